@@ -96,6 +96,27 @@ fn eight_nodes_by_nodewise_alone() {
 }
 
 /// Nodes that decisions moved pages to.
+/// Pages of a folio move only together. One that went for each of its pages would go several times, and be
+/// counted as one page. They are not spread as evenly yet as single pages: see docs/results.md.
+#[test]
+fn folios_of_sixteen_pages_move_once_and_all_their_pages_are_counted() {
+    let script = "
+        sizes=/sys/kernel/mm/transparent_hugepage
+        echo never >$sizes/enabled && echo always >$sizes/hugepages-64kB/enabled || exit 90
+        count() { awk -v name=$1 '$1 == name { print $2 }' /proc/vmstat; }
+        migrated() { echo $(($(count pgmigrate_success) - $(count numa_pages_migrated))); }
+        before=$(migrated)
+        $NODEWISE run --log log --json json -- $WORKLOAD shared-update --bound --huge --mebibytes 64 --seconds 50 --after-placed 5 --report report
+        status=$?; echo $(($(migrated) - before)); exit $status";
+    let f = run(Guest::uniform(4, 1, 384 * MIB), script, &["log", "json", "report"]);
+    assert_eq!(f.status, 0, "{}", f.stderr);
+    println!("{:?}", last(&f, "report"));
+    let (migrated, summary) = (f.stdout.trim().parse::<u64>().unwrap(), f.json("json").unwrap());
+    let moved = summary["pages_moved"].as_u64().unwrap();
+    assert!(moved > 0 && migrated.abs_diff(moved) <= moved / 20, "{migrated} were migrated: {summary}");
+    assert_eq!(moved_again(&f.lines::<Value>("log").unwrap()), 0, "{summary}");
+}
+
 fn targets(finished: &Finished, log: &str) -> Vec<u64> {
     let lines = finished.lines::<Value>(log).unwrap();
     let decisions = lines.iter().filter(|line| line["event"] == "decision");

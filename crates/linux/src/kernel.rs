@@ -57,6 +57,11 @@ impl Kernel for LiveKernel {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
 
+    fn folios(&mut self, pid: u32, window: PageRange) -> Vec<u16> {
+        let Self { huge_pages, cost, .. } = self;
+        huge_pages.folios(cost, pid, window)
+    }
+
     fn seen_at(&self, pid: u32, page: PageNumber) -> Option<(u32, PageNumber)> {
         self.last_seen((Pid(pid), page)).map(|(pid, page)| (pid.0, page))
     }
@@ -218,6 +223,9 @@ const PAGEMAPS_MAX: usize = 64;
 const KPF_THP: u64 = 1 << 22;
 /// `KPF_HUGE`: part of a hugetlbfs page.
 const KPF_HUGE: u64 = 1 << 17;
+/// `KPF_COMPOUND_HEAD` and `KPF_COMPOUND_TAIL`: the first page of a folio, and each other one.
+const KPF_COMPOUND_HEAD: u64 = 1 << 15;
+const KPF_COMPOUND_TAIL: u64 = 1 << 16;
 /// Bit 63 of a pagemap entry.
 const PRESENT: u64 = 1 << 63;
 /// Bits 0-54 of a pagemap entry; 0 for those who may not know.
@@ -259,6 +267,27 @@ impl HugePages {
         self.pagemaps.entry(pid).or_insert_with(open).as_ref()
     }
 
+    /// Folios by `/proc/kpageflags`, of those pages that lie as they do in their folio.
+    fn folios(&mut self, cost: &mut ReadCost, pid: u32, window: PageRange) -> Vec<u16> {
+        let pages = window.pages() as usize;
+        let alone = vec![1; pages];
+        if self.flags.is_none() {
+            return alone;
+        }
+        let mut frames = vec![0; pages];
+        let Some(file) = self.pagemap(cost, pid) else { return alone };
+        read_words(file, window.start.0, &mut frames);
+        let Some(flags) = &self.flags else { return alone };
+        for entry in &mut frames {
+            *entry = if *entry & PRESENT == 0 { 0 } else { *entry & FRAME };
+        }
+        let mut folios = Vec::with_capacity(pages);
+        for run in frames.chunk_by(|a, b| *a != 0 && *b == a + 1) {
+            folios.extend(folios_of(flags, run[0], run.len()));
+        }
+        folios
+    }
+
     fn are_alone(&mut self, cost: &mut ReadCost, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
         let pages = window.pages() as usize;
         let mut alone = vec![false; pages];
@@ -293,6 +322,50 @@ impl HugePages {
     }
 }
 
+/// Reads words of a file, as many as there are.
+fn read_words(file: &File, index: u64, words: &mut [u64]) {
+    let mut bytes = vec![0; words.len() * 8];
+    // Less than all where the addresses end: the rest is not mapped.
+    let _ = file.read_at(&mut bytes, index.saturating_mul(8));
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    }
+}
+
+/// The folios of `count` pages with frames from `first` on, as [`crate::mover::Kernel::folios`] tells them.
+/// The first and the last may be a part of one.
+fn folios_of(flags: &File, first: u64, count: usize) -> Vec<u16> {
+    const MOST: u64 = HUGE_PAGE_PAGES - 1;
+    if first == 0 {
+        return vec![1; count];
+    }
+    let mut words = vec![0; count];
+    read_words(flags, first, &mut words);
+    let is_tail = |word: &u64| word & KPF_COMPOUND_TAIL != 0;
+    // Pages before and behind that belong to the first and to the last folio.
+    let mut before = vec![0; if is_tail(&words[0]) { MOST.min(first) as usize } else { 0 }];
+    read_words(flags, first - before.len() as u64, &mut before);
+    let begins_before =
+        if before.is_empty() { 0 } else { 1 + before.iter().rev().take_while(|word| is_tail(word)).count() };
+    let is_part = words.last().is_some_and(|word| word & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) != 0);
+    let mut behind = vec![0; if is_part { MOST as usize } else { 0 }];
+    read_words(flags, first + count as u64, &mut behind);
+    let ends_behind = behind.iter().take_while(|word| is_tail(word)).count();
+    let mut folios = vec![0; count];
+    let mut at = 0;
+    while at < count {
+        let tails = words[at + 1..].iter().take_while(|word| is_tail(word)).count();
+        let here = 1 + tails;
+        let elsewhere =
+            if at == 0 { begins_before } else { 0 } + if at + here == count { ends_behind } else { 0 };
+        if here > elsewhere {
+            folios[at] = here as u16;
+        }
+        at += here;
+    }
+    folios
+}
+
 /// The file with a process's memory policies, if its page tables are small by its `status`. The kernel walks
 /// all of them for it.
 pub(crate) fn policies_file(pid: Pid, status: &str) -> Option<String> {
@@ -309,6 +382,28 @@ mod tests {
     use nodewise_engine::VirtAddr;
     use nodewise_sys::{Advice, Mapping, MappingOptions};
     use std::sync::atomic::Ordering;
+
+    /// A folio of four pages whose first three are mapped, one page, and the end of a folio of eight.
+    #[test]
+    fn folios_are_those_of_which_most_is_here() {
+        const HEAD: u64 = KPF_COMPOUND_HEAD;
+        const TAIL: u64 = KPF_COMPOUND_TAIL;
+        let words =
+            [0, HEAD, TAIL, TAIL, TAIL, 0, HEAD, TAIL, TAIL, TAIL, TAIL, TAIL, TAIL, TAIL, 0, HEAD, TAIL];
+        let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kpageflags");
+        std::fs::write(&path, bytes).unwrap();
+        let file = File::open(path).unwrap();
+        let folios = |first, count| folios_of(&file, first, count);
+        assert_eq!(folios(1, 4), [4, 0, 0, 0]);
+        assert_eq!(folios(1, 3), [3, 0, 0], "most of it");
+        assert_eq!(folios(3, 2), [0, 0], "no more than half");
+        assert_eq!(folios(2, 4), [3, 0, 0, 1]);
+        assert_eq!(folios(5, 4), [1, 0, 0, 0], "three of eight");
+        assert_eq!(folios(9, 7), [5, 0, 0, 0, 0, 1, 0], "five of eight, one page, and half of two");
+        assert_eq!(folios(0, 3), [1, 1, 1], "frame 0 is none");
+    }
 
     fn touched(advice: Advice) -> Mapping {
         let mapping =

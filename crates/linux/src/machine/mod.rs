@@ -417,7 +417,8 @@ impl LinuxMachine {
                 // Nothing of it is moved.
                 let only_reported = decision.action == Action::Replicate;
                 let end = if only_reported { decision.range.start } else { decision.range.end };
-                Job { range: PageRange { end, ..decision.range }, mappers, target }
+                let first_decides = matches!(decision.action, Action::Interleave(_));
+                Job { range: PageRange { end, ..decision.range }, mappers, target, first_decides }
             })
             .collect();
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);

@@ -26,6 +26,11 @@ pub trait Kernel {
     /// no page, or one that is just being migrated, and where the kernel does not tell.
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool>;
 
+    /// How many pages of a window move only together with each of them, itself included: they are one folio.
+    /// The first page of a folio has the number, the others 0. Only the part of a folio that is in the window
+    /// counts: all have 0 if that is no more than half.
+    fn folios(&mut self, pid: u32, window: PageRange) -> Vec<u16>;
+
     /// Where a page of shared memory was seen last: a process that has it, and its place there.
     fn seen_at(&self, _pid: u32, _page: PageNumber) -> Option<(u32, PageNumber)> {
         None
@@ -105,7 +110,7 @@ pub struct Mover<K> {
     batch_sizer: BatchSizer,
 }
 
-/// A page that arrived at its target.
+/// A page that arrived at its target. Pages of a folio smaller than a huge page are told one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Which job moved it.
@@ -120,7 +125,7 @@ pub struct Moved {
     pub to: NodeId,
 }
 
-/// The pages that move together: a base page or a huge page.
+/// The pages that move together: a base page, a huge page, or a folio in between.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     job: usize,
@@ -189,6 +194,8 @@ pub struct Job<'a> {
     pub mappers: &'a dyn Fn() -> Vec<Mapper>,
     /// Where the page should go, given its home; none to leave it.
     pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
+    /// Whether the first page of a folio decides where all of it goes, and not any of its pages.
+    pub first_decides: bool,
 }
 
 impl<K: Kernel> Mover<K> {
@@ -336,14 +343,14 @@ impl<K: Kernel> Mover<K> {
                     });
                 }
             } else {
-                for (page, &home) in (page..end).zip(homes).filter(|&(_, &home)| home >= 0) {
-                    let home = NodeId(home as u32);
-                    if let Some(to) = (job.target)(PageNumber(page), home).filter(|&to| to != home) {
-                        let (by, flags) = (by(page), MoveFlags::Exclusive);
-                        let page = PageNumber(page);
-                        units.push(Unit { job: index, page, pages: 1, by, from: home, to, flags, tries: 0 });
+                let mut found = small_units(PageRange::new(page, end), homes, index, job, by);
+                if !found.is_empty() {
+                    let folios = self.kernel.folios(who, PageRange::new(there.0, there.0 + end - page));
+                    if folios.iter().any(|&pages| pages > 1) {
+                        found = by_folio(&found, &folios, PageNumber(page), job.first_decides);
                     }
                 }
+                units.append(&mut found);
             }
             page = end;
         }
@@ -414,7 +421,7 @@ impl<K: Kernel> Mover<K> {
         let end = window.end.0.next_multiple_of(HUGE_PAGE_PAGES);
         let alone = self.kernel.are_theirs_alone(mappers, PageRange::new(start, end));
         for unit in units {
-            let first = if unit.pages > 1 { unit.page.huge() } else { unit.page };
+            let first = if unit.pages == HUGE_PAGE_PAGES { unit.page.huge() } else { unit.page };
             let at = (first.0 - start) as usize;
             if alone[at..at + unit.pages as usize].iter().all(|&alone| alone) {
                 unit.flags = MoveFlags::All;
@@ -564,7 +571,12 @@ impl<K: Kernel> Mover<K> {
                 _ if status == unit.to.0 as i32 => {
                     outcome.moved += unit.pages;
                     let Unit { job, page, pages, from, to, .. } = *unit;
-                    self.moved.push(Moved { job, page, pages, from, to });
+                    if pages == HUGE_PAGE_PAGES {
+                        self.moved.push(Moved { job, page, pages, from, to });
+                    } else {
+                        let each = (page.0..page.0 + pages).map(PageNumber);
+                        self.moved.extend(each.map(|page| Moved { job, page, pages: 1, from, to }));
+                    }
                 }
                 ENOENT | EFAULT => outcome.vanished += unit.pages,
                 EACCES | EPERM => outcome.not_permitted += unit.pages,
@@ -575,6 +587,46 @@ impl<K: Kernel> Mover<K> {
         }
         Ok((again, out_of_memory))
     }
+}
+
+/// The base pages of a range that a job wants elsewhere.
+fn small_units(
+    range: PageRange,
+    homes: &[i32],
+    index: usize,
+    job: &Job<'_>,
+    by: impl Fn(u64) -> (u32, PageNumber),
+) -> Vec<Unit> {
+    let present = (range.start.0..range.end.0).zip(homes).filter(|&(_, &home)| home >= 0);
+    let unit = |(page, &home): (u64, &i32)| {
+        let home = NodeId(home as u32);
+        let to = (job.target)(PageNumber(page), home).filter(|&to| to != home)?;
+        let (by, flags, page) = (by(page), MoveFlags::Exclusive, PageNumber(page));
+        Some(Unit { job: index, page, pages: 1, by, from: home, to, flags, tries: 0 })
+    };
+    present.filter_map(unit).collect()
+}
+
+/// The same by folio: one unit for each that is to move. `folios` are those from `start` on.
+fn by_folio(units: &[Unit], folios: &[u16], start: PageNumber, first_decides: bool) -> Vec<Unit> {
+    let mut left = units;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < folios.len() {
+        let (page, pages) = (start.0 + at as u64, u64::from(folios[at]).max(1));
+        let here = left.partition_point(|unit| unit.page.0 < page + pages);
+        let (of_folio, rest) = left.split_at(here);
+        left = rest;
+        at += pages as usize;
+        let Some(&unit) = of_folio.first() else { continue };
+        // A page within a folio of which the window has no more than half stays with it.
+        let begins = folios[(page - start.0) as usize] > 0;
+        if begins && (pages == 1 || !first_decides || unit.page.0 == page) {
+            // The place is that of a page which is there; it takes the others along.
+            found.push(Unit { page: PageNumber(page), pages, ..unit });
+        }
+    }
+    found
 }
 
 const EPERM: i32 = 1;

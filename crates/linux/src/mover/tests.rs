@@ -31,6 +31,8 @@ struct Fake {
     strangers: BTreeSet<u64>,
     /// Where pages were seen.
     seen: BTreeMap<u64, (u32, PageNumber)>,
+    /// Pages of each folio that is no huge page; 0 if all are on their own.
+    folio_pages: u64,
     /// Pages that were asked for with `MoveFlags::All`.
     from_under_all: BTreeSet<u64>,
 }
@@ -45,6 +47,12 @@ impl Fake {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Fake {
+    fn node_of(&self, page: PageNumber) -> NodeId {
+        NodeId(self.homes[&page.0] as u32)
     }
 }
 
@@ -93,7 +101,12 @@ impl Kernel for Fake {
                 *left -= 1;
             }
             let head = PageNumber(page).huge().0;
-            let moved = if self.huge.contains(&head) { head..head + HUGE_PAGE_PAGES } else { page..page + 1 };
+            let first = page - page % self.folio_pages.max(1);
+            let moved = if self.huge.contains(&head) {
+                head..head + HUGE_PAGE_PAGES
+            } else {
+                first..first + self.folio_pages.max(1)
+            };
             for page in moved {
                 self.clock_ns += 10_000 + self.more_ns.1;
                 *self.moves.entry(page).or_default() += 1;
@@ -116,6 +129,15 @@ impl Kernel for Fake {
 
     fn is_huge(&mut self, _pid: u32, page: PageNumber) -> Option<bool> {
         Some(self.huge.contains(&page.huge().0))
+    }
+
+    fn folios(&mut self, _pid: u32, window: PageRange) -> Vec<u16> {
+        let folio = |page: u64| match self.folio_pages {
+            0 => 1,
+            pages if page % pages > 0 => 0,
+            pages => pages as u16,
+        };
+        (window.start.0..window.end.0).map(folio).collect()
     }
 
     fn are_theirs_alone(&mut self, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
@@ -148,7 +170,8 @@ fn small_pages(count: u64) -> Fake {
 
 fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
     let target = |_, _| Some(NodeId(2));
-    let job = Job { range: PageRange::new(0, pages), mappers: &Vec::new, target: &target };
+    let job =
+        Job { range: PageRange::new(0, pages), mappers: &Vec::new, target: &target, first_decides: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     outcome
@@ -175,13 +198,13 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     let range = PageRange::new(5, 4 * HUGE_PAGE_PAGES);
     let whole = PageRange::new(0, 4 * HUGE_PAGE_PAGES);
     let both = || vec![mapper(1, whole, 0), mapper(9, whole, 10_000)];
-    mover.carry_out(1, &[Job { range, mappers: &both, target: &target }], u64::MAX);
+    mover.carry_out(1, &[Job { range, mappers: &both, target: &target, first_decides: true }], u64::MAX);
     let from_under_all = std::mem::take(&mut mover.kernel().from_under_all);
     let small = (5..HUGE_PAGE_PAGES).chain(3 * HUGE_PAGE_PAGES..4 * HUGE_PAGE_PAGES);
     let expected = small.filter(|page| ![7, 8].contains(page)).chain([2 * HUGE_PAGE_PAGES]);
     assert_eq!(from_under_all, expected.collect());
     mover.kernel().homes.values_mut().for_each(|home| *home = 1);
-    mover.carry_out(1, &[Job { range, mappers: &Vec::new, target: &target }], u64::MAX);
+    mover.carry_out(1, &[Job { range, mappers: &Vec::new, target: &target, first_decides: true }], u64::MAX);
     assert!(mover.kernel().from_under_all.is_empty());
 }
 
@@ -198,7 +221,7 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
     let mappers =
         || vec![mapper(1, part(0, 100), 0), mapper(8, part(10, 60), 1010), mapper(9, part(60, 100), 2060)];
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 2) as u32));
-    let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target };
+    let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, first_decides: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     assert_eq!((outcome.planned, outcome.moved), (100, 100));
@@ -210,7 +233,7 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
     assert_eq!(
         mover.carry_out(
             1,
-            &[Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target }],
+            &[Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, first_decides: true }],
             u64::MAX
         )[0]
         .planned,
@@ -227,13 +250,15 @@ fn shared_pages_are_found_where_they_were_seen() {
     let seen = (0..50).map(|page| (1000 + page, (90, PageNumber(90_000 + page)))).collect();
     let mut mover = mover(Fake { homes, seen, ..Fake::default() }, MoverSettings::default());
     let target = |_, _| Some(NodeId(2));
-    let job = Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target };
+    let job =
+        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, first_decides: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_eq!((outcome.planned, outcome.moved), (50, 50));
     // A process that has not mapped it, or no longer, is not asked.
     mover.kernel().seen.values_mut().for_each(|(other, _)| *other = 91);
     mover.kernel().homes.values_mut().for_each(|home| *home = 0);
-    let job = Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target };
+    let job =
+        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, first_decides: true };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].planned, 0);
 }
 
@@ -252,7 +277,8 @@ fn moves_all_in_calls_of_bounded_time() {
 fn calls_have_one_target_but_for_what_is_left_at_the_end() {
     let mut mover = mover(small_pages(4000), MoverSettings::default());
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
-    let job = Job { range: PageRange::new(0, 4000), mappers: &Vec::new, target: &target };
+    let job =
+        Job { range: PageRange::new(0, 4000), mappers: &Vec::new, target: &target, first_decides: true };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].moved, 4000);
     let fake = mover.kernel();
     assert!(fake.calls.len() > 4 && fake.turns <= 2, "{} turns in {:?}", fake.turns, fake.calls);
@@ -292,8 +318,12 @@ fn a_huge_page_is_one_entry_and_never_moved_twice() {
 fn small_jobs_share_calls() {
     let mut mover = mover(small_pages(6400), MoverSettings::default());
     let target = |_, _| Some(NodeId(1));
-    let job =
-        |n: u64| Job { range: PageRange::new(n * 10, n * 10 + 10), mappers: &Vec::new, target: &target };
+    let job = |n: u64| Job {
+        range: PageRange::new(n * 10, n * 10 + 10),
+        mappers: &Vec::new,
+        target: &target,
+        first_decides: true,
+    };
     let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
@@ -410,7 +440,7 @@ proptest! {
         let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
         let all = |start| move || vec![mapper(1, PageRange::new(start, 4000), start)];
         let [a, b, c] = [all(100), all(900), all(50)];
-        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target };
+        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target, first_decides: true };
         let jobs: [Job<'_>; 4] = [job(100, 900, &a), job(900, 950, &b), job(700, 2900, &Vec::new), job(50, 40, &c)];
         let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
         outcomes.iter().for_each(assert_adds_up);
@@ -425,8 +455,8 @@ fn a_page_that_an_earlier_job_moves_is_no_later_ones() {
     let (first, second) = (from(3, 0), from(0, 1));
     let range = PageRange::new(0, 4000);
     let jobs = [
-        Job { range, mappers: &Vec::new, target: &first },
-        Job { range, mappers: &Vec::new, target: &second },
+        Job { range, mappers: &Vec::new, target: &first, first_decides: true },
+        Job { range, mappers: &Vec::new, target: &second, first_decides: true },
     ];
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert_eq!((outcomes[0].moved, outcomes[1].planned), (4000, 0));
@@ -439,8 +469,14 @@ fn carried_out(fake: Fake, deadline_ns: u64) -> (Outcome, u64) {
     let mut mover = mover(fake, MoverSettings::default());
     let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
     let mappers = || panic!("nobody asks who has mapped it where nothing is moved");
-    let job = Job { range: PageRange::new(0, 15_000), mappers: &Vec::new, target: &target };
-    let nothing = Job { range: PageRange::new(15_000, 20_000), mappers: &mappers, target: &target };
+    let job =
+        Job { range: PageRange::new(0, 15_000), mappers: &Vec::new, target: &target, first_decides: true };
+    let nothing = Job {
+        range: PageRange::new(15_000, 20_000),
+        mappers: &mappers,
+        target: &target,
+        first_decides: true,
+    };
     let outcome = mover.carry_out(1, &[job, nothing], deadline_ns)[0];
     assert_adds_up(&outcome);
     (outcome, mover.kernel().clock_ns)
@@ -462,4 +498,31 @@ fn moving_ends_at_the_deadline_but_for_one_call() {
 fn nothing_is_moved_once_managing_is_to_end() {
     let (outcome, _) = carried_out(Fake { ends_after: Some(2), ..small_pages(15_000) }, u64::MAX);
     assert!(outcome.calls == 2 && outcome.deferred > 10_000, "{outcome:?}");
+}
+
+/// Sixteen pages that the kernel moves together go where the first of them goes, once, in the share that was
+/// asked for. A page of a list takes them all along.
+#[test]
+fn pages_of_a_folio_move_together_and_once() {
+    const PAGES: u64 = 4096;
+    let fake =
+        || Fake { homes: (0..PAGES).map(|page| (page, 0)).collect(), folio_pages: 16, ..Fake::default() };
+    let new = || mover(fake(), MoverSettings::default());
+    let third = |page: PageNumber, home: NodeId| {
+        let order = page.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        (home.0 == 0 && order % 3 == 0).then(|| NodeId(1 + (order / 3 % 3) as u32))
+    };
+    let range = PageRange::new(0, PAGES);
+    let mut spread = new();
+    let job = Job { range, mappers: &Vec::new, target: &third, first_decides: true };
+    let outcome = spread.carry_out(1, &[job], u64::MAX)[0];
+    let moved = spread.take_moved();
+    assert!(moved.len().abs_diff(PAGES as usize / 3) < PAGES as usize / 20, "{}", moved.len());
+    assert_eq!((outcome.planned, outcome.moved), (moved.len() as u64, moved.len() as u64));
+    assert!(spread.kernel().moves.values().all(|&moves| moves == 1));
+    assert!(moved.iter().all(|one| one.pages == 1 && one.to == spread.kernel().node_of(one.page)));
+    let mut listed = new();
+    let target = |page: PageNumber, _| (page.0 % 160 == 5).then_some(NodeId(2));
+    let job = Job { range, mappers: &Vec::new, target: &target, first_decides: false };
+    assert_eq!(listed.carry_out(1, &[job], u64::MAX)[0].moved, PAGES.div_ceil(160) * 16);
 }
