@@ -242,7 +242,16 @@ impl Homes {
                         samples.push(sample.located(home, page_size));
                     }
                 }
-                known.note(pages.into_iter().zip(homes));
+                // Pages of a folio have one home. If those that were not sampled were unknown, nodes would
+                // seem to have less of what was not moved yet.
+                let mut of_folios = Vec::with_capacity(pages.len());
+                for (page, home) in pages.into_iter().zip(homes) {
+                    match home {
+                        Some(_) => of_folios.extend(known.folio(page).map(|page| (page, home))),
+                        None => of_folios.push((page, None)),
+                    }
+                }
+                known.note(of_folios.into_iter());
             }
             left = (left + bytes).saturating_sub(known.bytes());
             self.is_full |= known.is_full();

@@ -52,6 +52,8 @@ struct Moved {
     placed: Box<[u8; PAGES]>,
     /// The interval in which pages were collocated last.
     collocated: u32,
+    /// Pages of the largest folio that was moved there: its first page says when it is picked.
+    folio_pages: u16,
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
@@ -312,10 +314,11 @@ impl KnownHomes {
             }
             self.bytes += ENTRY_BYTES + PAGES_BYTES;
         }
-        let block = self
-            .moved
-            .entry(first)
-            .or_insert_with(|| Moved { placed: Box::new([ABSENT; PAGES]), collocated: 0 });
+        let block = self.moved.entry(first).or_insert_with(|| Moved {
+            placed: Box::new([ABSENT; PAGES]),
+            collocated: 0,
+            folio_pages: 1,
+        });
         let new = match placed {
             Placed::Interleaved => INTERLEAVED,
             Placed::At(node) => {
@@ -326,8 +329,22 @@ impl KnownHomes {
         std::mem::replace(&mut block.placed[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
+    /// Notes how many pages moved together with one that we moved.
+    pub(crate) fn note_folio(&mut self, page: PageNumber, pages: u64) {
+        if let Some(block) = self.moved.get_mut(&page.huge().0) {
+            block.folio_pages = block.folio_pages.max(pages as u16);
+        }
+    }
+
+    /// The pages of a page's folio, as far as it is known how large folios are there.
+    pub(crate) fn folio(&self, page: PageNumber) -> impl Iterator<Item = PageNumber> + use<> {
+        let pages = self.moved.get(&page.huge().0).map_or(1, |moved| u64::from(moved.folio_pages));
+        let first = page.0 - page.0 % pages;
+        (first..first + pages).map(PageNumber)
+    }
+
     /// How many pages of a range are known. With them come, by home node, those that may still be
-    /// interleaved: all, and those that `waits` picks. A huge page is picked as its first page is. A range
+    /// interleaved: all, and those that `waits` picks. A folio is picked as its first page is. A range
     /// with more than `most` blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
@@ -353,6 +370,7 @@ impl KnownHomes {
             let moved = self.moved.get(&first);
             // The first page of a huge page is noted.
             let whole = matches!(block, Block::Same(_)) && moved.is_some_and(Moved::is_of_huge_page);
+            let folio_pages = moved.map_or(1, |moved| u64::from(moved.folio_pages));
             let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
                 .then(|| waits(PageNumber(first)));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
@@ -367,7 +385,7 @@ impl KnownHomes {
                     continue;
                 }
                 all[usize::from(home)] += 1.0;
-                let waits = at_once.unwrap_or_else(|| waits(PageNumber(page)));
+                let waits = at_once.unwrap_or_else(|| waits(PageNumber(page - page % folio_pages)));
                 waiting[usize::from(home)] += if waits { 1.0 } else { 0.0 };
             }
         }
@@ -548,6 +566,19 @@ mod tests {
         let (is_huge, range) = (|page: PageNumber| page.0 == 512, PageRange::new(512, 1536));
         let waiting = |which: &dyn Fn(PageNumber) -> bool| known.unmoved(range, 1024, 4, is_huge, which).2[2];
         assert_eq!((waiting(&even), waiting(&|page| !even(page))), (512.0 + 256.0, 256.0));
+        // As a folio of four pages does, once one was seen to move there.
+        let mut known = KnownHomes::default();
+        note(&mut known, 1024..1536, 2);
+        for page in 1028..1032 {
+            known.note_moved(PageNumber(page), Placed::Interleaved);
+        }
+        let third = |page: PageNumber| page.0 % 4 == 3;
+        let waiting = |known: &KnownHomes| known.unmoved(range, 1024, 4, |_| false, third).2[2] as u64;
+        assert_eq!(waiting(&known), 127);
+        known.note_folio(PageNumber(1028), 4);
+        assert_eq!(waiting(&known), 0);
+        assert!(known.folio(PageNumber(1101)).map(|page| page.0).eq(1100..1104));
+        assert!(known.folio(PageNumber(7)).map(|page| page.0).eq(7..8));
         // Half of the blocks of 4 GiB are looked at.
         note(&mut known, 0..4 << 18, 3);
         let (pages, all, _) = known.unmoved(PageRange::new(0, 8 << 18), 1024, 4, |_| false, even);

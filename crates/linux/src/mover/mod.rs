@@ -117,8 +117,10 @@ pub struct Moved {
     pub job: usize,
     /// The page, or one of a huge page.
     pub page: PageNumber,
-    /// Base pages that moved with it: 1, or those of a huge page.
+    /// Base pages that are told of at once: 1, or those of a huge page.
     pub pages: u64,
+    /// Base pages of its folio.
+    pub folio_pages: u64,
     /// Where it was when the move was planned.
     pub from: NodeId,
     /// Where it is now.
@@ -572,10 +574,11 @@ impl<K: Kernel> Mover<K> {
                     outcome.moved += unit.pages;
                     let Unit { job, page, pages, from, to, .. } = *unit;
                     if pages == HUGE_PAGE_PAGES {
-                        self.moved.push(Moved { job, page, pages, from, to });
+                        self.moved.push(Moved { job, page, pages, folio_pages: pages, from, to });
                     } else {
                         let each = (page.0..page.0 + pages).map(PageNumber);
-                        self.moved.extend(each.map(|page| Moved { job, page, pages: 1, from, to }));
+                        let one = Moved { job, page, pages: 1, folio_pages: pages, from, to };
+                        self.moved.extend(each.map(|page| Moved { page, ..one }));
                     }
                 }
                 ENOENT | EFAULT => outcome.vanished += unit.pages,
