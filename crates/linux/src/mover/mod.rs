@@ -347,7 +347,7 @@ impl<K: Kernel> Mover<K> {
             } else {
                 let mut found = small_units(PageRange::new(page, end), homes, index, job, by);
                 if !found.is_empty() {
-                    let folios = self.kernel.folios(who, PageRange::new(there.0, there.0 + end - page));
+                    let folios = self.kernel.folios(pid, PageRange::new(page, end));
                     if folios.iter().any(|&pages| pages > 1) {
                         found = by_folio(&found, &folios, PageNumber(page), job.first_decides);
                     }
