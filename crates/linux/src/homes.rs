@@ -247,7 +247,13 @@ impl Homes {
                 let mut of_folios = Vec::with_capacity(pages.len());
                 for (page, home) in pages.into_iter().zip(homes) {
                     match home {
-                        Some(_) => of_folios.extend(known.folio(page).map(|page| (page, home))),
+                        // Pages that are known may be folios of their own.
+                        Some(_) => of_folios.extend(
+                            known
+                                .folio(page)
+                                .filter(|&other| other == page || known.get(other).is_none())
+                                .map(|page| (page, home)),
+                        ),
                         None => of_folios.push((page, None)),
                     }
                 }

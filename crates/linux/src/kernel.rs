@@ -299,13 +299,11 @@ impl HugePages {
         for mapper in mappers {
             let part = mapper.range.intersect(window);
             let Some(there) = mapper.place(part.start).filter(|_| part.pages() > 0) else { continue };
-            let mut bytes = vec![0; part.pages() as usize * 8];
+            let mut entries = vec![0; part.pages() as usize];
             let Some(file) = self.pagemap(cost, mapper.pid) else { continue };
-            // Less than all where the addresses end: the rest is not mapped.
-            let _ = file.read_at(&mut bytes, there.0.saturating_mul(8));
+            read_words(file, there.0, &mut entries);
             let from = (part.start.0 - window.start.0) as usize;
-            for (at, entry) in (from..).zip(bytes.chunks_exact(8)) {
-                let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
+            for (at, entry) in (from..).zip(entries) {
                 let frame = if entry & PRESENT == 0 { 0 } else { entry & FRAME };
                 if frames[at] == 0 {
                     frames[at] = frame;

@@ -329,9 +329,10 @@ impl KnownHomes {
         std::mem::replace(&mut block.placed[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
-    /// Notes how many pages moved together with one that we moved.
+    /// Notes how many pages moved together with one that we moved. A part of a folio, or one that lies across
+    /// others' places, tells nothing of where others begin.
     pub(crate) fn note_folio(&mut self, page: PageNumber, pages: u64) {
-        if let Some(block) = self.moved.get_mut(&page.huge().0) {
+        if let Some(block) = self.moved.get_mut(&page.huge().0).filter(|_| pages.is_power_of_two()) {
             block.folio_pages = block.folio_pages.max(pages as u16);
         }
     }
@@ -578,6 +579,8 @@ mod tests {
         known.note_folio(PageNumber(1028), 4);
         assert_eq!(waiting(&known), 0);
         assert!(known.folio(PageNumber(1101)).map(|page| page.0).eq(1100..1104));
+        known.note_folio(PageNumber(1028), 300);
+        assert!(known.folio(PageNumber(1101)).map(|page| page.0).eq(1100..1104), "300 pages are a part");
         assert!(known.folio(PageNumber(7)).map(|page| page.0).eq(7..8));
         // Half of the blocks of 4 GiB are looked at.
         note(&mut known, 0..4 << 18, 3);

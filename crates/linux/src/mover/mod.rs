@@ -577,7 +577,8 @@ impl<K: Kernel> Mover<K> {
                         self.moved.push(Moved { job, page, pages, folio_pages: pages, from, to });
                     } else {
                         let each = (page.0..page.0 + pages).map(PageNumber);
-                        let one = Moved { job, page, pages: 1, folio_pages: pages, from, to };
+                        let folio_pages = if page.0 % pages == 0 { pages } else { 1 };
+                        let one = Moved { job, page, pages: 1, folio_pages, from, to };
                         self.moved.extend(each.map(|page| Moved { page, ..one }));
                     }
                 }
