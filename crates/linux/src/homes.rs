@@ -1,7 +1,7 @@
 //! Where the pages of managed processes are, and where they were.
 
 use crate::bounds;
-use crate::huge::HugeCache;
+use crate::huge::{HUGE, HugeCache};
 use crate::kernel::LiveKernel;
 use crate::known_homes::KnownHomes;
 use crate::mover::Kernel as _;
@@ -206,9 +206,11 @@ impl Homes {
                         processes.distrust_mappings(pid);
                     }
                     let may_be_huge = mapping.is_none_or(|m| m.kind != MappingKind::File);
-                    let huge = may_be_huge && self.huge.look(kernel, pid, page);
-                    if let Some(home) = home.filter(|_| huge) {
-                        known.note_huge(page, home);
+                    let folio_pages = if may_be_huge { self.huge.look(kernel, pid, page) } else { 1 };
+                    let huge = folio_pages == HUGE;
+                    match home {
+                        Some(home) if huge => known.note_huge(page, home),
+                        _ => known.note_folio(page, folio_pages),
                     }
                     // A PMU hardly ever samples the one access that allocates the page.
                     let allocates = !self.proportional && before.is_none() && from_the_start;
@@ -246,16 +248,15 @@ impl Homes {
                 // seem to have less of what was not moved yet.
                 let mut of_folios = Vec::with_capacity(pages.len());
                 for (page, home) in pages.into_iter().zip(homes) {
-                    match home {
-                        // Pages that are known may be folios of their own.
-                        Some(_) => of_folios.extend(
-                            known
-                                .folio(page)
-                                .filter(|&other| other == page || known.get(other).is_none())
-                                .map(|page| (page, home)),
-                        ),
-                        None => of_folios.push((page, None)),
-                    }
+                    of_folios.push((page, home));
+                    let unknown = |&other: &PageNumber| other != page && known.get(other).is_none();
+                    let may_have_more = home.is_some() && known.folio(page).any(|other| unknown(&other));
+                    // The block's largest folio need not be this one.
+                    let pages = may_have_more.then(|| kernel.folio_pages(pid.0, page)).flatten();
+                    let pages = pages.map_or(1, u64::from);
+                    let first = page.0 - page.0 % pages;
+                    let others = (first..first + pages).map(PageNumber).filter(unknown);
+                    of_folios.extend(others.map(|other| (other, home)));
                 }
                 known.note(of_folios.into_iter());
             }

@@ -54,7 +54,7 @@ impl Kernel for LiveKernel {
     }
 
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool> {
-        self.huge_pages.look(&mut self.cost, pid, page)
+        self.folio_pages(pid, page).map(|pages| u64::from(pages) == HUGE_PAGE_PAGES)
     }
 
     fn folios(&mut self, pid: u32, window: PageRange) -> Vec<u16> {
@@ -167,6 +167,12 @@ impl LiveKernel {
         self.cost
     }
 
+    /// How many pages move only together with this one, itself included: 512 are a huge page. None where there
+    /// is no page, and where the kernel does not tell.
+    pub(crate) fn folio_pages(&mut self, pid: u32, page: PageNumber) -> Option<u16> {
+        self.huge_pages.look(&mut self.cost, pid, page)
+    }
+
     /// Whether huge pages are told from others, which takes root.
     #[must_use]
     pub const fn sees_huge_pages(&self) -> bool {
@@ -239,7 +245,7 @@ impl Default for HugePages {
 }
 
 impl HugePages {
-    fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<bool> {
+    fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<u16> {
         self.flags.as_ref()?;
         let entry = self.pagemap(cost, pid).and_then(|file| cost.word(file, page.0))?;
         let flags = self.flags.as_ref()?;
@@ -247,15 +253,20 @@ impl HugePages {
         if entry & PRESENT == 0 || frame == 0 {
             return None;
         }
-        // Smaller folios (mTHP) carry the flag too, but only a 2 MiB one begins and ends at these frames.
         let offset = page.0 % HUGE_PAGE_PAGES;
-        let mut is_part =
-            |frame| cost.word(flags, frame).is_some_and(|flags| flags & (KPF_THP | KPF_HUGE) != 0);
-        Some(
-            frame % HUGE_PAGE_PAGES == offset
-                && is_part(frame - offset)
-                && is_part(frame - offset + HUGE_PAGE_PAGES - 1),
-        )
+        let mut has = |frame, which| cost.word(flags, frame).is_some_and(|flags| flags & which != 0);
+        if !has(frame, KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) {
+            return Some(1);
+        }
+        // Smaller folios (mTHP) carry the flag too, but only a 2 MiB one begins and ends at these frames.
+        let mut is_part = |frame| has(frame, KPF_THP | KPF_HUGE);
+        if frame % HUGE_PAGE_PAGES == offset
+            && is_part(frame - offset)
+            && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
+        {
+            return Some(HUGE_PAGE_PAGES as u16);
+        }
+        Some(folio_around(flags, frame).filter(|pages| frame % pages == page.0 % pages).unwrap_or(1) as u16)
     }
 
     fn pagemap(&mut self, cost: &mut ReadCost, pid: u32) -> Option<&File> {
@@ -330,6 +341,17 @@ fn read_words(file: &File, index: u64, words: &mut [u64]) {
     }
 }
 
+/// The pages of the folio of a frame, of no more than 256: it begins at a multiple of their number.
+fn folio_around(flags: &File, frame: u64) -> Option<u64> {
+    let at = (frame % HUGE_PAGE_PAGES) as usize;
+    let mut words = vec![0; HUGE_PAGE_PAGES as usize];
+    read_words(flags, frame - at as u64, &mut words);
+    let is_tail = |word: &u64| word & KPF_COMPOUND_TAIL != 0;
+    let first = words[..=at].iter().rposition(|word| !is_tail(word))?;
+    let pages = 1 + words[first + 1..].iter().take_while(|word| is_tail(word)).count();
+    (pages.is_power_of_two() && first % pages == 0).then_some(pages as u64)
+}
+
 /// The folios of `count` pages with frames from `first` on, as [`crate::mover::Kernel::folios`] tells them.
 /// The first and the last may be a part of one.
 fn folios_of(flags: &File, first: u64, count: usize) -> Vec<u16> {
@@ -401,6 +423,23 @@ mod tests {
         assert_eq!(folios(5, 4), [1, 0, 0, 0], "three of eight");
         assert_eq!(folios(9, 7), [5, 0, 0, 0, 0, 1, 0], "five of eight, one page, and half of two");
         assert_eq!(folios(0, 3), [1, 1, 1], "frame 0 is none");
+    }
+
+    /// Pages of no folio, a folio of four, one of eight, and one whose end is not there.
+    #[test]
+    fn a_folio_is_found_around_each_of_its_pages() {
+        let tails = |count| std::iter::repeat_n(KPF_COMPOUND_TAIL, count);
+        let head = || std::iter::once(KPF_COMPOUND_HEAD);
+        let words = [0; 4].into_iter().chain(head()).chain(tails(3));
+        let words = words.chain(head()).chain(tails(7)).chain(head()).chain(tails(2));
+        let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let around = |frames: std::ops::Range<u64>| frames.map(|f| folio_around(&file, f)).collect::<Vec<_>>();
+        assert_eq!(around(0..4), [Some(1); 4]);
+        assert_eq!(around(4..8), [Some(4); 4]);
+        assert_eq!(around(8..16), [Some(8); 8]);
+        assert_eq!(around(16..19), [None; 3], "three pages");
     }
 
     fn touched(advice: Advice) -> Mapping {

@@ -17,6 +17,8 @@ pub(crate) struct KnownHomes {
     blocks: HashMap<u64, Block>,
     /// When (in which interval) pages of each 2 MiB were last accessed.
     used: HashMap<u64, u32>,
+    /// Pages of the largest folio that was seen in each 2 MiB, if it has more than one.
+    folios: HashMap<u64, u16>,
     /// Where we have moved pages of each 2 MiB.
     moved: HashMap<u64, Moved>,
     /// The home at which each page was first seen, as long as the page is there.
@@ -52,8 +54,6 @@ struct Moved {
     placed: Box<[u8; PAGES]>,
     /// The interval in which pages were collocated last.
     collocated: u32,
-    /// Pages of the largest folio that was moved there: its first page says when it is picked.
-    folio_pages: u16,
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
@@ -303,6 +303,9 @@ impl KnownHomes {
         if self.moved.remove(&page.huge().0).is_some() {
             self.bytes -= ENTRY_BYTES + PAGES_BYTES;
         }
+        if self.folios.remove(&page.huge().0).is_some() {
+            self.bytes -= ENTRY_BYTES;
+        }
     }
 
     /// Notes that we moved this page; whether we had moved it before.
@@ -314,11 +317,10 @@ impl KnownHomes {
             }
             self.bytes += ENTRY_BYTES + PAGES_BYTES;
         }
-        let block = self.moved.entry(first).or_insert_with(|| Moved {
-            placed: Box::new([ABSENT; PAGES]),
-            collocated: 0,
-            folio_pages: 1,
-        });
+        let block = self
+            .moved
+            .entry(first)
+            .or_insert_with(|| Moved { placed: Box::new([ABSENT; PAGES]), collocated: 0 });
         let new = match placed {
             Placed::Interleaved => INTERLEAVED,
             Placed::At(node) => {
@@ -329,19 +331,31 @@ impl KnownHomes {
         std::mem::replace(&mut block.placed[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
     }
 
-    /// Notes how many pages moved together with one that we moved. A part of a folio, or one that lies across
-    /// others' places, tells nothing of where others begin.
-    pub(crate) fn note_folio(&mut self, page: PageNumber, pages: u64) {
-        if let Some(block) = self.moved.get_mut(&page.huge().0).filter(|_| pages.is_power_of_two()) {
-            block.folio_pages = block.folio_pages.max(pages as u16);
+    /// Notes how many pages move together with this one. A part of a folio, or one that lies across others'
+    /// places, tells nothing of where others begin.
+    pub(crate) fn note_folio(&mut self, page: PageNumber, pages: u16) {
+        if pages < 2 || !pages.is_power_of_two() {
+            return;
+        }
+        let block = page.huge().0;
+        if let Some(largest) = self.folios.get_mut(&block) {
+            *largest = pages.max(*largest);
+        } else if self.has_room(ENTRY_BYTES) {
+            self.bytes += ENTRY_BYTES;
+            self.folios.insert(block, pages);
         }
     }
 
     /// The pages of a page's folio, as far as it is known how large folios are there.
     pub(crate) fn folio(&self, page: PageNumber) -> impl Iterator<Item = PageNumber> + use<> {
-        let pages = self.moved.get(&page.huge().0).map_or(1, |moved| u64::from(moved.folio_pages));
+        let pages = self.folio_pages(page.huge().0);
         let first = page.0 - page.0 % pages;
         (first..first + pages).map(PageNumber)
+    }
+
+    /// Pages of the largest folio that was seen in a block.
+    fn folio_pages(&self, block: u64) -> u64 {
+        self.folios.get(&block).map_or(1, |&pages| pages.into())
     }
 
     /// How many pages of a range are known. With them come, by home node, those that may still be
@@ -371,7 +385,7 @@ impl KnownHomes {
             let moved = self.moved.get(&first);
             // The first page of a huge page is noted.
             let whole = matches!(block, Block::Same(_)) && moved.is_some_and(Moved::is_of_huge_page);
-            let folio_pages = moved.map_or(1, |moved| u64::from(moved.folio_pages));
+            let folio_pages = self.folio_pages(first);
             let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
                 .then(|| waits(PageNumber(first)));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
@@ -444,13 +458,16 @@ impl KnownHomes {
             blocks.contains_key(&first)
         });
         self.used.retain(|first, _| blocks.contains_key(first));
+        self.folios.retain(|first, _| blocks.contains_key(first));
         let kept = self.blocks.values().chain(self.first.values()).map(Block::bytes).sum::<usize>();
-        self.bytes = kept + self.moved.len() * (ENTRY_BYTES + PAGES_BYTES) + self.used.len() * ENTRY_BYTES;
+        self.bytes = kept + self.moved.len() * (ENTRY_BYTES + PAGES_BYTES);
+        self.bytes += (self.used.len() + self.folios.len()) * ENTRY_BYTES;
         for known in [&mut self.blocks, &mut self.first] {
             known.shrink_to(2 * known.len());
         }
         self.moved.shrink_to(2 * self.moved.len());
         self.used.shrink_to(2 * self.used.len());
+        self.folios.shrink_to(2 * self.folios.len());
     }
 }
 
@@ -567,7 +584,7 @@ mod tests {
         let (is_huge, range) = (|page: PageNumber| page.0 == 512, PageRange::new(512, 1536));
         let waiting = |which: &dyn Fn(PageNumber) -> bool| known.unmoved(range, 1024, 4, is_huge, which).2[2];
         assert_eq!((waiting(&even), waiting(&|page| !even(page))), (512.0 + 256.0, 256.0));
-        // As a folio of four pages does, once one was seen to move there.
+        // As a folio of four pages does, once one was seen there.
         let mut known = KnownHomes::default();
         note(&mut known, 1024..1536, 2);
         for page in 1028..1032 {

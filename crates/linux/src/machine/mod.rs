@@ -439,7 +439,7 @@ impl LinuxMachine {
             let page = if moved.pages > 1 { moved.page.huge() } else { moved.page };
             let again =
                 known.note_moved(page, if interleaved { Placed::Interleaved } else { Placed::At(home) });
-            known.note_folio(page, moved.folio_pages);
+            known.note_folio(page, moved.folio_pages as u16);
             outcomes[moved.job].moved_again += if again { moved.pages } else { 0 };
             if moved.pages > 1 {
                 self.topology.index_of(moved.from).into_iter().for_each(|from| known.note_huge(page, from));
