@@ -167,8 +167,8 @@ impl LiveKernel {
         self.cost
     }
 
-    /// How many pages move only together with this one, itself included: 512 are a huge page. None where there
-    /// is no page, and where the kernel does not tell.
+    /// How many pages move only together with this one, itself included: 512 are a huge page. None where
+    /// there is no page, and where the kernel does not tell.
     pub(crate) fn folio_pages(&mut self, pid: u32, page: PageNumber) -> Option<u16> {
         self.huge_pages.look(&mut self.cost, pid, page)
     }
@@ -435,7 +435,8 @@ mod tests {
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &bytes).unwrap();
-        let around = |frames: std::ops::Range<u64>| frames.map(|f| folio_around(&file, f)).collect::<Vec<_>>();
+        let around =
+            |frames: std::ops::Range<u64>| frames.map(|f| folio_around(&file, f)).collect::<Vec<_>>();
         assert_eq!(around(0..4), [Some(1); 4]);
         assert_eq!(around(4..8), [Some(4); 4]);
         assert_eq!(around(8..16), [Some(8); 8]);
