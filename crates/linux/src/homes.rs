@@ -269,13 +269,20 @@ impl Homes {
     }
 
     /// Pages in use by home node, where a pass of the sampler takes so many intervals.
-    pub(crate) fn in_use(&self, nodes: usize, pass_intervals: u32) -> Vec<f64> {
+    pub(crate) fn in_use(
+        &self,
+        nodes: usize,
+        pass_intervals: u32,
+        mappings: &BTreeMap<Pid, Vec<Mapping>>,
+    ) -> Vec<f64> {
         // A page is sampled at most once a scan, and a scan spans several intervals. One interval's samples
         // do not show where the load is. They do show which pages are in use, and the homes of those are
         // known.
         let since = self.interval.saturating_sub(IN_USE_INTERVALS + pass_intervals);
         let mut pages = vec![0.0; nodes];
-        self.known.values().for_each(|known| known.add_used(since, &mut pages));
+        for (pid, known) in &self.known {
+            known.add_used(since, mappings.get(pid).map_or(&[], Vec::as_slice), &mut pages);
+        }
         pages
     }
 

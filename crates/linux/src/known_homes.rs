@@ -5,7 +5,7 @@
 //! the page (the kernel migrates in the fault handler), so that asking afterwards finds it local: where it
 //! was before is what the access met.
 
-use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange};
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageRange};
 use nodewise_topology::NodeIndex;
 use std::collections::HashMap;
 
@@ -284,16 +284,25 @@ impl KnownHomes {
         }
     }
 
-    /// Adds the known pages by home node, of those 2 MiB that were accessed in `since` or later.
-    pub(crate) fn add_used(&self, since: u32, pages_by_home: &mut [f64]) {
-        for (first, _) in self.used.iter().filter(|&(_, &interval)| interval >= since) {
-            match self.blocks.get(first) {
-                Some(Block::Same(home)) => pages_by_home[usize::from(*home)] += PAGES as f64,
-                Some(Block::Each(homes)) => homes
-                    .iter()
-                    .filter(|&&home| home != ABSENT)
-                    .for_each(|&home| pages_by_home[usize::from(home)] += 1.0),
-                None => {}
+    /// Adds the known pages by home node, of those 2 MiB that were accessed in `since` or later. Files that
+    /// are only read have none: their pages have no hint faults, so that their neighbours' say nothing of
+    /// them. `mappings` are the process's, in address order.
+    pub(crate) fn add_used(&self, since: u32, mappings: &[Mapping], pages_by_home: &mut [f64]) {
+        for (&first, _) in self.used.iter().filter(|&(_, &interval)| interval >= since) {
+            let Some(block) = self.blocks.get(&first) else { continue };
+            let range = PageRange::new(first, first + HUGE_PAGE_PAGES);
+            let after = mappings.partition_point(|mapping| mapping.range.end <= range.start);
+            let there = mappings[after..].iter().take_while(|mapping| mapping.range.start < range.end);
+            for mapping in there.filter(|mapping| mapping.writable || mapping.kind != MappingKind::File) {
+                let part = mapping.range.intersect(range);
+                match block {
+                    Block::Same(home) => pages_by_home[usize::from(*home)] += part.pages() as f64,
+                    Block::Each(homes) => homes
+                        [(part.start.0 - first) as usize..(part.end.0 - first) as usize]
+                        .iter()
+                        .filter(|&&home| home != ABSENT)
+                        .for_each(|&home| pages_by_home[usize::from(home)] += 1.0),
+                }
             }
         }
     }
@@ -474,7 +483,6 @@ impl KnownHomes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::MappingKind;
 
     fn mapping(start: u64, end: u64) -> Mapping {
         Mapping { range: PageRange::new(start, end), writable: true, kind: MappingKind::Anonymous }
@@ -687,9 +695,18 @@ mod tests {
         known.note_used(PageNumber(5), 7);
         known.note_used(PageNumber(600), 9);
         known.note_used(PageNumber(1024), 2);
-        let mut pages = [0.0; 4];
-        known.add_used(7, &mut pages);
-        assert_eq!(pages.map(|count| count as u64), [0, 512, 100, 0]);
+        let file =
+            |start, end, writable| Mapping { writable, kind: MappingKind::File, ..mapping(start, end) };
+        let read_only = Mapping { writable: false, ..mapping(570, 600) };
+        let in_use = |mappings: &[Mapping]| {
+            let mut pages = [0.0; 4];
+            known.add_used(7, mappings, &mut pages);
+            pages.map(|count| count as u64)
+        };
+        assert_eq!(in_use(&[mapping(0, 2048)]), [0, 512, 100, 0]);
+        // A library's code lies on one node, whoever runs it.
+        let library = [file(0, 500, false), file(500, 570, true), read_only, mapping(600, 2048)];
+        assert_eq!(in_use(&library), [0, 12, 100, 0]);
     }
 
     #[test]

@@ -552,7 +552,7 @@ impl Machine for LinuxMachine {
             duration_ns,
             samples: samples.len(),
             met,
-            pages_in_use: by_faults.then(|| self.homes.in_use(nodes, pass as u32)),
+            pages_in_use: by_faults.then(|| self.homes.in_use(nodes, pass as u32, &self.mappings)),
         };
         let mut counters = self.traffic.counters(self.mover.kernel(), &self.topology, interval);
         self.sampler.count(duration_ns, &mut counters);
