@@ -46,7 +46,7 @@ pub struct Actions {
     pub huge_pages_split: u64,
     /// Huge pages made again of base pages, as one node uses them all by now.
     pub huge_pages_collapsed: u64,
-    /// Distinct pages that every node could have a copy of: read by several nodes, written by none.
+    /// Distinct pages that every node could have a copy of: read by several nodes, with no write seen.
     pub replication_candidate_pages: u64,
 }
 
@@ -254,7 +254,7 @@ impl Summary {
     /// The pages that could be replicated, and the use of it.
     fn replication(&self) -> String {
         let bytes = mebibytes(self.actions.replication_candidate_pages);
-        let what = format!("pages could be replicated: read by several nodes, written by none ({bytes})");
+        let what = format!("pages could be replicated: read by several nodes, with no write seen ({bytes})");
         match self.local_access_percent_with_copies {
             Some(local) => format!("{what}; copies would make {local:.1}% of accesses local"),
             None => what,
@@ -529,7 +529,7 @@ mod tests {
             (count(collocated), "decisions to collocate"),
             (count(interleaved), "decisions to interleave"),
             (count(summary.pages_moved), "pages moved ("),
-            (count(512), "none (2.0 MiB); copies would make 99.5% of accesses local"),
+            (count(512), "with no write seen (2.0 MiB); copies would make 99.5% of accesses local"),
             (count(12_345), "samples by hint-faults (page-faults)"),
             (count(678), "samples lost"),
             (count(9), "times that the kernel paused sampling"),

@@ -486,7 +486,7 @@ impl Carrefour {
                 pid: process.pid,
                 range,
                 action: Action::Replicate,
-                reason: reason("several nodes read it, nobody writes".into(), view, &region.evidence),
+                reason: reason("several nodes read it, and no write was seen".into(), view, &region.evidence),
             });
         }
     }
