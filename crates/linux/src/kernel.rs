@@ -57,9 +57,9 @@ impl Kernel for LiveKernel {
         self.folio_pages(pid, page).map(|pages| u64::from(pages) == HUGE_PAGE_PAGES)
     }
 
-    fn folios(&mut self, pid: u32, window: PageRange) -> Vec<u16> {
+    fn folios(&mut self, pid: u32, window: PageRange, pages: &[PageNumber]) -> Option<Vec<u16>> {
         let Self { huge_pages, cost, .. } = self;
-        huge_pages.folios(cost, pid, window)
+        huge_pages.folios(cost, pid, window, pages)
     }
 
     fn seen_at(&self, pid: u32, page: PageNumber) -> Option<(u32, PageNumber)> {
@@ -279,24 +279,33 @@ impl HugePages {
     }
 
     /// Folios by `/proc/kpageflags`, of those pages that lie as they do in their folio.
-    fn folios(&mut self, cost: &mut ReadCost, pid: u32, window: PageRange) -> Vec<u16> {
-        let pages = window.pages() as usize;
-        let alone = vec![1; pages];
-        if self.flags.is_none() {
-            return alone;
-        }
-        let mut frames = vec![0; pages];
-        let Some(file) = self.pagemap(cost, pid) else { return alone };
-        read_words(file, window.start.0, &mut frames);
-        let Some(flags) = &self.flags else { return alone };
+    fn folios(
+        &mut self,
+        cost: &mut ReadCost,
+        pid: u32,
+        window: PageRange,
+        pages: &[PageNumber],
+    ) -> Option<Vec<u16>> {
+        self.flags.as_ref()?;
+        let mut frames = vec![0; window.pages() as usize];
+        read_words(self.pagemap(cost, pid)?, window.start.0, &mut frames);
+        let flags = self.flags.as_ref()?;
         for entry in &mut frames {
             *entry = if *entry & PRESENT == 0 { 0 } else { *entry & FRAME };
         }
-        let mut folios = Vec::with_capacity(pages);
+        let mut is_part = |page: &PageNumber| {
+            let frame = frames[(page.0 - window.start.0) as usize];
+            let word = if frame == 0 { None } else { cost.word(flags, frame) };
+            word.is_some_and(|word| word & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) != 0)
+        };
+        if !pages.iter().any(&mut is_part) {
+            return None;
+        }
+        let mut folios = Vec::with_capacity(frames.len());
         for run in frames.chunk_by(|a, b| *a != 0 && *b == a + 1) {
             folios.extend(folios_of(flags, run[0], run.len()));
         }
-        folios
+        Some(folios)
     }
 
     fn are_alone(&mut self, cost: &mut ReadCost, mappers: &[Mapper], window: PageRange) -> Vec<bool> {

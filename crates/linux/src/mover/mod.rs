@@ -28,8 +28,9 @@ pub trait Kernel {
 
     /// How many pages of a window move only together with each of them, itself included: they are one folio.
     /// The first page of a folio has the number, the others 0. Only the part of a folio that is in the window
-    /// counts: all have 0 if that is no more than half.
-    fn folios(&mut self, pid: u32, window: PageRange) -> Vec<u16>;
+    /// counts: all have 0 if that is no more than half. None if each of `pages`, which are in the window, is
+    /// on its own: asking of all takes longer, where they do not lie side by side.
+    fn folios(&mut self, pid: u32, window: PageRange, pages: &[PageNumber]) -> Option<Vec<u16>>;
 
     /// Where a page of shared memory was seen last: a process that has it, and its place there.
     fn seen_at(&self, _pid: u32, _page: PageNumber) -> Option<(u32, PageNumber)> {
@@ -125,6 +126,15 @@ pub struct Moved {
     pub from: NodeId,
     /// Where it is now.
     pub to: NodeId,
+}
+
+/// Where the pages of a window are.
+struct Looked {
+    window: PageRange,
+    /// The node of each page, or why there is none.
+    status: Vec<i32>,
+    /// Pages of shared memory that the process does not have, at those who have.
+    elsewhere: HashMap<u64, (u32, PageNumber)>,
 }
 
 /// The pages that move together: a base page, a huge page, or a folio in between.
@@ -236,33 +246,47 @@ impl<K: Kernel> Mover<K> {
         // An earlier job, or the kernel's balancing meanwhile, may bring a page to where a later job takes
         // pages from.
         let mut taken: HashSet<PageNumber> = HashSet::new();
-        for (index, job) in jobs.iter().enumerate() {
-            let mut at = job.range.start.0;
+        let mut first = 0;
+        // Memory that several nodes give pages of has a job for each of them, and is looked at once.
+        for jobs_there in jobs.chunk_by(|a, b| a.range == b.range) {
+            let (indices, range) = (first..first + jobs_there.len(), jobs_there[0].range);
+            first = indices.end;
+            let mut at = range.start.0;
             let mut mappers = None;
-            while at < job.range.end.0 {
+            while at < range.end.0 {
                 if outcomes.iter().any(|outcome| outcome.process_gone) {
-                    outcomes[index].process_gone = true;
+                    outcomes[indices.clone()].iter_mut().for_each(|outcome| outcome.process_gone = true);
                     break;
                 }
                 if self.is_over(deadline_ns) {
-                    let left = job.range.end.0 - at;
-                    outcomes[index].planned += left;
-                    outcomes[index].deferred += left;
+                    let left = range.end.0 - at;
+                    for outcome in &mut outcomes[indices.clone()] {
+                        outcome.planned += left;
+                        outcome.deferred += left;
+                    }
                     break;
                 }
                 // Windows end at huge page boundaries, so that no huge page is seen in two halves.
-                let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(job.range.end.0);
+                let end = ((at + QUERY_PAGES) / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES).min(range.end.0);
                 let window = PageRange::new(at, end);
                 at = end;
-                let units = match self.units(pid, window, index, job, &mut mappers) {
+                let found = self.look(pid, window, &jobs_there[0], &mut mappers);
+                let units = found.map(|found| {
+                    let of_job = |(index, job)| self.units(pid, &found, index, job, &mut mappers);
+                    indices.clone().zip(jobs_there).flat_map(of_job).collect::<Vec<_>>()
+                });
+                let units = match units {
                     Ok(units) => units,
                     Err(error) => {
-                        outcomes[index].planned += window.pages();
-                        fail(&mut outcomes[index], error, window.pages());
+                        for outcome in &mut outcomes[indices.clone()] {
+                            outcome.planned += window.pages();
+                            fail(outcome, error, window.pages());
+                        }
                         break;
                     }
                 };
                 for unit in units {
+                    let index = unit.job;
                     if taken.contains(&unit.page) {
                         continue;
                     }
@@ -303,19 +327,32 @@ impl<K: Kernel> Mover<K> {
         self.refilled_ns = now;
     }
 
-    /// The units of `window` that the job wants elsewhere.
-    fn units(
+    /// Looks where the pages of a window are.
+    fn look(
         &mut self,
         pid: u32,
         window: PageRange,
-        index: usize,
         job: &Job<'_>,
         mappers: &mut Option<Vec<Mapper>>,
-    ) -> Result<Vec<Unit>, Error> {
+    ) -> Result<Looked, Error> {
         let addresses: Vec<u64> = (window.start.0..window.end.0).map(|page| page * PAGE_BYTES).collect();
         let mut status = vec![UNSET; addresses.len()];
         self.kernel.query(pid, &addresses, &mut status)?;
         let elsewhere = self.look_elsewhere(pid, window, job, mappers, &mut status);
+        Ok(Looked { window, status, elsewhere })
+    }
+
+    /// The units of a window that the job wants elsewhere.
+    fn units(
+        &mut self,
+        pid: u32,
+        looked: &Looked,
+        index: usize,
+        job: &Job<'_>,
+        mappers: &mut Option<Vec<Mapper>>,
+    ) -> Vec<Unit> {
+        let Looked { window, status, elsewhere } = looked;
+        let window = *window;
         let by = |page: u64| elsewhere.get(&page).copied().unwrap_or((pid, PageNumber(page)));
         let mut units = Vec::new();
         let mut page = window.start.0;
@@ -347,8 +384,8 @@ impl<K: Kernel> Mover<K> {
             } else {
                 let mut found = small_units(PageRange::new(page, end), homes, index, job, by);
                 if !found.is_empty() {
-                    let folios = self.kernel.folios(pid, PageRange::new(page, end));
-                    if folios.iter().any(|&pages| pages > 1) {
+                    let pages: Vec<PageNumber> = found.iter().map(|unit| unit.page).collect();
+                    if let Some(folios) = self.kernel.folios(pid, PageRange::new(page, end), &pages) {
                         found = by_folio(&found, &folios, PageNumber(page), job.first_decides);
                     }
                 }
@@ -362,7 +399,7 @@ impl<K: Kernel> Mover<K> {
                 self.flag(window, mappers, &mut units);
             }
         }
-        Ok(units)
+        units
     }
 
     /// Finds pages of shared memory that the process does not have, at those who have. Completes the status,

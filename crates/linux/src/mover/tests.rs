@@ -35,6 +35,8 @@ struct Fake {
     folio_pages: u64,
     /// Pages that were asked for with `MoveFlags::All`.
     from_under_all: BTreeSet<u64>,
+    /// Pages whose node was asked for.
+    queried: usize,
 }
 
 impl Fake {
@@ -59,6 +61,7 @@ impl Fake {
 impl Kernel for Fake {
     fn query(&mut self, _pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
         self.alive()?;
+        self.queried += addresses.len();
         for (address, status) in addresses.iter().zip(status) {
             *status = self.homes.get(&(address / PAGE_BYTES)).copied().unwrap_or(-ENOENT);
         }
@@ -131,13 +134,13 @@ impl Kernel for Fake {
         Some(self.huge.contains(&page.huge().0))
     }
 
-    fn folios(&mut self, _pid: u32, window: PageRange) -> Vec<u16> {
+    fn folios(&mut self, _pid: u32, window: PageRange, _pages: &[PageNumber]) -> Option<Vec<u16>> {
         let folio = |page: u64| match self.folio_pages {
             0 => 1,
             pages if page % pages > 0 => 0,
             pages => pages as u16,
         };
-        (window.start.0..window.end.0).map(folio).collect()
+        (self.folio_pages > 0).then(|| (window.start.0..window.end.0).map(folio).collect())
     }
 
     fn are_theirs_alone(&mut self, mappers: &[Mapper], window: PageRange) -> Vec<bool> {
@@ -328,6 +331,29 @@ fn small_jobs_share_calls() {
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert!(outcomes.iter().all(|outcome| outcome.moved == 10));
     assert!(mover.kernel().calls.len() < 30, "{:?}", mover.kernel().calls);
+}
+
+/// Looking takes longer than moving the few pages that such a job often has.
+#[test]
+fn memory_that_two_nodes_give_pages_of_is_looked_at_once() {
+    const PAGES: u64 = 3 * QUERY_PAGES;
+    let fake = Fake { homes: (0..PAGES).map(|page| (page, (page % 4) as i32)).collect(), ..Fake::default() };
+    let mut mover = mover(fake, MoverSettings::default());
+    let leaving = |from| move |_: PageNumber, home: NodeId| (home.0 == from).then_some(NodeId(2));
+    let (from_0, from_3) = (leaving(0), leaving(3));
+    let range = PageRange::new(0, PAGES);
+    let jobs = [&from_0 as &dyn Fn(PageNumber, NodeId) -> Option<NodeId>, &from_3].map(|target| Job {
+        range,
+        mappers: &Vec::new,
+        target,
+        first_decides: true,
+    });
+    let outcomes = mover.carry_out(1, &jobs, u64::MAX);
+    outcomes.iter().for_each(assert_adds_up);
+    assert_eq!([outcomes[0].moved, outcomes[1].moved], [PAGES / 4; 2]);
+    assert_eq!(mover.kernel().queried as u64, PAGES);
+    let homes = &mover.kernel().homes;
+    assert!(homes.iter().all(|(page, &home)| home == if page % 4 == 1 { 1 } else { 2 }));
 }
 
 #[test]
