@@ -25,6 +25,9 @@ pub struct Profiles {
     categories: usize,
     /// `categories` shares for each page, which sum to one.
     shares: Vec<f32>,
+    /// For each page and one past the last, the sums of the shares of the pages before it. They are exact: a
+    /// share has 24 bits, and there are too few pages for sums to need more than 53.
+    sums: Vec<f64>,
     /// Whether all pages with a record are here.
     complete: bool,
 }
@@ -38,7 +41,8 @@ impl Profiles {
     fn some(most: usize, pages: &Pages, range: PageRange, round: u32) -> Self {
         let categories = 2 * pages.nodes();
         let complete = pages.count(range.start.0, range.end.0) <= most;
-        let mut profiles = Self { pages: Vec::new(), categories, shares: Vec::new(), complete };
+        let mut profiles =
+            Self { pages: Vec::new(), categories, shares: Vec::new(), sums: Vec::new(), complete };
         for (page, record) in pages.survey(range, most, round) {
             let total = record.total() as f32;
             if total > 0.0 {
@@ -47,7 +51,21 @@ impl Profiles {
                 profiles.shares.extend((0..pages.nodes()).map(|node| record.kinds(node).1 as f32 / total));
             }
         }
-        profiles
+        profiles.summed()
+    }
+
+    /// The same with its sums.
+    fn summed(mut self) -> Self {
+        let mut sum = vec![0.0; self.categories];
+        self.sums = sum.clone();
+        self.sums.reserve(self.shares.len());
+        for shares in self.shares.chunks_exact(self.categories) {
+            for (total, &share) in sum.iter_mut().zip(shares) {
+                *total += f64::from(share);
+            }
+            self.sums.extend(&sum);
+        }
+        self
     }
 
     fn shares(&self, at: usize) -> &[f32] {
@@ -55,13 +73,8 @@ impl Profiles {
     }
 
     fn sum(&self, from: usize, to: usize) -> Vec<f64> {
-        let mut sum = vec![0.0; self.categories];
-        for at in from..to {
-            for (total, &share) in sum.iter_mut().zip(self.shares(at)) {
-                *total += f64::from(share);
-            }
-        }
-        sum
+        let before = |at: usize| &self.sums[at * self.categories..(at + 1) * self.categories];
+        before(to).iter().zip(before(from)).map(|(to, from)| to - from).collect()
     }
 
     /// The pages at which another pattern begins, ascending.
@@ -115,13 +128,10 @@ impl Profiles {
         if used < 2 {
             return;
         }
-        let mut left = vec![0.0; self.categories];
+        let gain = Gain::over(&all);
         let (mut best, mut best_at) = (0.0, 0);
         for bucket in 1..buckets {
-            for (sum, add) in left.iter_mut().zip(self.sum(bound(bucket - 1), bound(bucket))) {
-                *sum += add;
-            }
-            let gain = gain(&left, &all);
+            let gain = gain.of(&self.sum(from, bound(bucket)));
             if gain > best {
                 (best, best_at) = (gain, bucket);
             }
@@ -148,13 +158,10 @@ impl Profiles {
     /// The best cut among the pages of the two buckets beside the best border.
     fn refine(&self, low: usize, middle: usize, high: usize, from: usize, to: usize) -> usize {
         let all = self.sum(from, to);
-        let mut left = self.sum(from, low);
+        let gain = Gain::over(&all);
         let (mut best, mut best_at) = (0.0, middle);
         for at in low + 1..high {
-            for (sum, &add) in left.iter_mut().zip(self.shares(at - 1)) {
-                *sum += f64::from(add);
-            }
-            let gain = gain(&left, &all);
+            let gain = gain.of(&self.sum(from, at));
             if gain > best {
                 (best, best_at) = (gain, at);
             }
@@ -181,16 +188,27 @@ pub fn roundest(low: u64, high: u64) -> u64 {
     high >> differing << differing
 }
 
-/// The G statistic of a part against the rest.
-fn gain(left: &[f64], all: &[f64]) -> f64 {
-    let (mut l, mut r, mut g) = (0.0, 0.0, 0.0);
-    for (&x, &sum) in left.iter().zip(all) {
-        let y = (sum - x).max(0.0);
-        l += x;
-        r += y;
-        g += xlogx(x) + xlogx(y) - xlogx(sum);
+/// The G statistic of parts against the rest.
+struct Gain {
+    /// The sum of each category in all, and what it gives.
+    all: Vec<(f64, f64)>,
+}
+
+impl Gain {
+    fn over(all: &[f64]) -> Self {
+        Self { all: all.iter().map(|&sum| (sum, xlogx(sum))).collect() }
     }
-    2.0 * (g - xlogx(l) - xlogx(r) + xlogx(l + r))
+
+    fn of(&self, left: &[f64]) -> f64 {
+        let (mut l, mut r, mut g) = (0.0, 0.0, 0.0);
+        for (&x, &(sum, of_sum)) in left.iter().zip(&self.all) {
+            let y = (sum - x).max(0.0);
+            l += x;
+            r += y;
+            g += xlogx(x) + xlogx(y) - of_sum;
+        }
+        2.0 * (g - xlogx(l) - xlogx(r) + xlogx(l + r))
+    }
 }
 
 #[cfg(test)]
@@ -203,7 +221,7 @@ mod tests {
         for (at, p) in pages.iter().enumerate() {
             shares[at * 4 + owner(p.0)] = 1.0;
         }
-        Profiles { pages, categories: 4, shares, complete: true }
+        Profiles { pages, categories: 4, shares, sums: Vec::new(), complete: true }.summed()
     }
 
     fn positions(profiles: &Profiles) -> Vec<usize> {
