@@ -8,6 +8,7 @@ use crate::policy::{Confined, Policy, ProcessView, View};
 use crate::region::{Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::sampling_schedule::{SamplingInputs, SamplingSchedule, SamplingScheduleSettings};
+use crate::wandering::Wandering;
 use crate::{
     Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange,
     Pid, SamplingRate,
@@ -73,6 +74,7 @@ struct Process {
     to_interleave: Vec<PageRange>,
     /// Intervals in which its threads could run on several nodes.
     roamed: u32,
+    wandering: Wandering,
 }
 
 impl Process {
@@ -142,6 +144,7 @@ impl Engine {
                     confined: p.confined,
                     bound: &p.bound,
                     to_interleave: &p.to_interleave,
+                    wanders: p.wandering.is_frequent(),
                 })
                 .collect(),
             put_off: self.put_off || self.has_split(),
@@ -217,10 +220,12 @@ impl Engine {
                 bound: Vec::new(),
                 to_interleave: Vec::new(),
                 roamed: 0,
+                wandering: Wandering::default(),
             });
         }
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
             if let Some(process) = self.processes.get_mut(&run[0].pid) {
+                process.wandering.note(run);
                 for sample in run.iter().filter(|sample| sample.source.is_of_memory()) {
                     process.keys.extend(Key::pack(sample, nodes));
                     process.weights += u64::from(sample.weight.max(1));
@@ -418,11 +423,14 @@ impl Engine {
             || moved >= settings.from_moves
             || unsettled > recent * settings.from_unsettled_share
             || (unfinished && !by_faults);
-        let resident_pages = observation.processes.iter().map(|process| process.resident_pages).sum();
+        let resident_pages: u64 = observation.processes.iter().map(|process| process.resident_pages).sum();
+        let staying = self.processes.values().filter(|process| !process.wandering.is_frequent());
+        let unjudged: usize = staying.map(|process| process.map.unjudged_huge_pages()).sum();
+        let unjudged_pages = unjudged as f32 * HUGE_PAGE_PAGES as f32;
         SamplingInputs {
             curious: self.policy.active() && busy,
             unfinished,
-            unjudged: self.processes.values().any(|process| process.map.has_unjudged_huge_pages()),
+            unjudged: unjudged_pages > resident_pages as f32 * settings.from_unsettled_share,
             interleaving,
             interleaved: interleaved > 0.5 * known,
             interleaved_resident: 2 * interleaved_pages > resident_pages,

@@ -62,6 +62,7 @@ mod region;
 mod round;
 mod sample;
 mod sampling_schedule;
+mod wandering;
 
 pub use counters::{Counters, Measure, TrafficMatrix};
 pub use decision::{Action, Decision, Figures, Interleaving, Outcome, PageTarget, Reason};

@@ -2,7 +2,7 @@
 
 mod toy;
 
-use nodewise_engine::{Access, Action, Finding, Mapping, PageRange};
+use nodewise_engine::{Access, Action, Finding, Mapping, PageRange, SamplingRate};
 use nodewise_topology::NodeIndex;
 use toy::{BASE, Toy, decided, engine, moved, part, run};
 
@@ -105,6 +105,33 @@ fn huge_pages_that_all_nodes_use_are_spread_though_few_are_judged() {
     let shares = toy.shares();
     assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{shares:.3?}");
     assert!(toy.split.is_empty(), "{} split", toy.split.len());
+}
+
+/// It has a sample in each pass, and would keep sampling eager for as many passes as judge it. A Go program has
+/// a few such pages, and far more memory in base pages.
+#[test]
+fn a_huge_page_among_much_other_memory_does_not_keep_sampling_eager() {
+    let mut toy =
+        Toy::new(4, PAGES, Box::new(|_, random| Some((random_node(random, 4), Access::Write)))).huge();
+    toy.split = (BASE + 512..BASE + PAGES).step_by(512).collect();
+    let mut engine = engine(&toy);
+    run(&mut engine, &mut toy, 17);
+    assert!(toy.rates.iter().any(|&rate| rate != SamplingRate::Accurate), "{:?}", toy.rates);
+}
+
+/// As in a program whose threads are not bound, on a machine with more threads than CPUs.
+#[test]
+fn huge_pages_of_threads_that_wander_are_neither_split_nor_waited_for() {
+    let split_and_rates = |wander| {
+        let owner = |page: u64| (page % 512 / 128) as u8;
+        let mut toy = Toy::new(4, PAGES, Box::new(move |page, _| Some((owner(page), Access::Write)))).huge();
+        (toy.splits, toy.wander) = (true, wander);
+        run(&mut engine(&toy), &mut toy, 20);
+        (toy.split.len(), toy.rates)
+    };
+    let (split, rates) = split_and_rates(true);
+    assert!(split == 0 && rates.iter().any(|&rate| rate != SamplingRate::Accurate), "{split} {rates:?}");
+    assert_eq!(split_and_rates(false).0 as u64, PAGES / 512);
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub struct ProcessView<'a> {
     pub bound: &'a [PageRange],
     /// Memory that is to be interleaved whoever uses it.
     pub to_interleave: &'a [PageRange],
+    /// Whether many of its threads go from node to node, again and again.
+    pub wanders: bool,
 }
 
 impl ProcessView<'_> {

@@ -30,11 +30,11 @@ impl RegionMap {
         }
     }
 
-    /// Whether a huge page that several nodes use has too few samples yet to say how, and its region's others
-    /// do not say it either.
+    /// How many huge pages that several nodes use have too few samples yet to say how, where their region's
+    /// others do not say it either.
     #[must_use]
-    pub fn has_unjudged_huge_pages(&self) -> bool {
-        self.regions().iter().any(|region| self.huge.are_unjudged(region.range))
+    pub fn unjudged_huge_pages(&self) -> usize {
+        self.regions().iter().map(|region| self.huge.unjudged(region.range)).sum()
     }
 
     /// Whether more of a region's huge pages are known to be falsely shared than known to be shared by all.

@@ -157,16 +157,17 @@ impl HugePages {
         self.table.position(page).map_or_else(Vec::new, |at| parts_of(self.table.record(at)))
     }
 
-    /// Whether a page of a range that several nodes use has too few samples yet to say how. The others may
+    /// How many pages of a range that several nodes use have too few samples yet to say how. The others may
     /// say it as well.
-    pub fn are_unjudged(&self, range: PageRange) -> bool {
-        let lacks_samples = self.table.positions(range.start.0, range.end.0).any(|at| {
+    pub fn unjudged(&self, range: PageRange) -> usize {
+        let lacks_samples = |&at: &usize| {
             let record = self.table.record(at);
             let mut nodes = nodes_of(record);
             let first = nodes.next();
             usize::from(record[COUNT]) < RECENT && nodes.any(|node| Some(node) != first)
-        });
-        lacks_samples && !self.are_truly_shared(range)
+        };
+        let lacking = self.table.positions(range.start.0, range.end.0).filter(lacks_samples).count();
+        if lacking == 0 || self.are_truly_shared(range) { 0 } else { lacking }
     }
 
     /// The knowledge of the huge pages of a range, in order.
@@ -400,19 +401,19 @@ mod tests {
     fn pages_with_few_samples_are_acquitted_together() {
         let anywhere = |page, sample| mix(page * 1009 + sample) % 512;
         let by_all = |_, turn| (mix(turn) % 4) as u8;
-        assert!(pages(5, by_all, anywhere).are_unjudged(ALL));
+        assert!(pages(5, by_all, anywhere).unjudged(ALL) > 0);
         let acquitted = pages(8, by_all, anywhere);
-        assert!(acquitted.are_truly_shared(ALL) && !acquitted.are_unjudged(ALL));
+        assert!(acquitted.are_truly_shared(ALL) && acquitted.unjudged(ALL) == 0);
         // By one page in four there is something to find.
         let by_quarter = |page: u64, turn| {
             if page / 512 % 4 == 0 { (page % 512 / 128) as u8 } else { by_all(page, turn) }
         };
-        assert!(pages(8, by_quarter, anywhere).are_unjudged(ALL));
+        assert!(pages(8, by_quarter, anywhere).unjudged(ALL) > 0);
         // Pages that are one node's acquit nobody.
         let few = |page: u64, turn| if page / 512 < 4 { by_all(page, turn) } else { 1 };
-        assert!(pages(8, few, anywhere).are_unjudged(ALL));
+        assert!(pages(8, few, anywhere).unjudged(ALL) > 0);
         let by_half = |page: u64, _| (page % 512 / 256) as u8;
-        assert!(pages(8, by_half, anywhere).are_unjudged(ALL));
+        assert!(pages(8, by_half, anywhere).unjudged(ALL) > 0);
     }
 
     /// Each thread meets a huge page at its beginning.

@@ -97,6 +97,8 @@ pub struct Toy {
     pub stores: bool,
     /// Whether samples say where their page is.
     pub homes_known: bool,
+    /// Whether threads go from node to node all the time.
+    pub wander: bool,
     pub gone: bool,
     /// Processes beside [`PID`], each with its part of the address space: one page table does for all.
     pub others: BTreeMap<Pid, PageRange>,
@@ -137,6 +139,7 @@ impl Toy {
             source: DataSource::Unknown,
             stores: false,
             homes_known: true,
+            wander: false,
             gone: false,
             others: BTreeMap::new(),
             seen: BTreeSet::new(),
@@ -263,7 +266,7 @@ impl Toy {
             time_ns: self.now_ns,
             address: VirtAddr(page * PAGE_BYTES + random % PAGE_BYTES),
             pid: self.pid_of(PageNumber(page)),
-            tid: Tid(2000 + u32::from(node)),
+            tid: Tid(2000 + if self.wander { (random >> 16) as u32 % 4 } else { u32::from(node) }),
             accessor: NodeIndex(node),
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
             access: if hint && !self.tells_reads { Access::Unknown } else { access },

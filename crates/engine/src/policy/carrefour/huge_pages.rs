@@ -17,7 +17,8 @@ impl Carrefour {
     pub(super) fn split(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
         // A huge page gives as many samples as a base page, so that the share of local ones does not tell
         // whether any is left to split.
-        if !view.splits {
+        // Nor do the parts keep their users where threads go from node to node.
+        if !view.splits || process.wanders {
             return;
         }
         // The rest of a range that was split is cut finely by now.
