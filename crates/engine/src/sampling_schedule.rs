@@ -16,8 +16,8 @@ pub struct SamplingScheduleSettings {
     /// page (Carrefour module: 10, of any pages moved; ours moves whole regions by what is known
     /// already).
     pub from_moves: u64,
-    /// With a larger share of samples in regions that are new or changed there is something to learn. So it is
-    /// with a larger share of memory in huge pages that are not judged yet.
+    /// With a larger share of samples in regions that are new or changed there is something to learn. The
+    /// same holds for a larger share of memory in huge pages that are not judged yet.
     pub from_unsettled_share: f32,
     /// So many intervals in a row with nothing to learn end an eager phase: samples may come in bursts, once
     /// a pass over the memory.
@@ -58,8 +58,8 @@ pub struct SamplingInputs {
     pub curious: bool,
     /// Something is known to be wrong that samples so far could not mend, and more of them may.
     pub unfinished: bool,
-    /// Much memory is huge pages that several nodes use, with too few samples to say how: a huge page gives
-    /// so few that only eager sampling ever judges it.
+    /// Much memory is huge pages that several nodes use, with too few samples to say how. A huge page gives so
+    /// few that only eager sampling ever judges it.
     pub unjudged: bool,
     /// Pages are being interleaved.
     pub interleaving: bool,

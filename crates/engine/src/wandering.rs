@@ -1,7 +1,7 @@
 //! Whether a process's threads go from node to node.
 //!
-//! Such threads take their use of memory along. Which node uses a page, or a part of it, then says little about
-//! the next second.
+//! Such threads take their use of memory along. Which node uses a page, or a part of it, then says little
+//! about the next second.
 
 use crate::{Sample, Tid};
 use nodewise_topology::NodeIndex;

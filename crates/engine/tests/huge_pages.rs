@@ -107,8 +107,8 @@ fn huge_pages_that_all_nodes_use_are_spread_though_few_are_judged() {
     assert!(toy.split.is_empty(), "{} split", toy.split.len());
 }
 
-/// It has a sample in each pass, and would keep sampling eager for as many passes as judge it. A Go program has
-/// a few such pages, and far more memory in base pages.
+/// It has a sample in each pass, and would keep sampling eager for as many passes as judge it. A Go program
+/// has a few such pages, and far more memory in base pages.
 #[test]
 fn a_huge_page_among_much_other_memory_does_not_keep_sampling_eager() {
     let mut toy =

@@ -57,8 +57,8 @@ impl Profiles {
     /// The same with its sums.
     fn summed(mut self) -> Self {
         let mut sum = vec![0.0; self.categories];
-        self.sums = sum.clone();
-        self.sums.reserve(self.shares.len());
+        self.sums.reserve(self.shares.len() + self.categories);
+        self.sums.extend(&sum);
         for shares in self.shares.chunks_exact(self.categories) {
             for (total, &share) in sum.iter_mut().zip(shares) {
                 *total += f64::from(share);
