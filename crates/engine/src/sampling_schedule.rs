@@ -58,8 +58,8 @@ pub struct SamplingInputs {
     pub curious: bool,
     /// Something is known to be wrong that samples so far could not mend, and more of them may.
     pub unfinished: bool,
-    /// Much memory is huge pages that several nodes use, with too few samples to say how. A huge page gives so
-    /// few that only eager sampling ever judges it.
+    /// Much memory is huge pages that several nodes use, with too few samples to say how. A huge page gives
+    /// so few that only eager sampling ever judges it.
     pub unjudged: bool,
     /// Pages are being interleaved.
     pub interleaving: bool,
