@@ -15,9 +15,8 @@ const SPLIT_TOGETHER: u64 = 8;
 impl Carrefour {
     /// Huge pages whose parts are used by different nodes become base pages, to be placed one by one.
     pub(super) fn split(view: &View<'_>, process: ProcessView<'_>, out: &mut Vec<Decision>) {
-        // A huge page gives as many samples as a base page, so that the share of local ones does not tell
-        // whether any is left to split.
-        // Nor do the parts keep their users where threads go from node to node.
+        // The share of local samples does not tell whether any is left to split: a huge page gives as many as
+        // a base page. Where threads go from node to node, its parts have other users soon.
         if !view.splits || process.wanders {
             return;
         }
