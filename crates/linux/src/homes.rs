@@ -4,6 +4,7 @@ use crate::bounds;
 use crate::huge::{HUGE, HugeCache};
 use crate::kernel::LiveKernel;
 use crate::known_homes::KnownHomes;
+use crate::maps::mapping_of;
 use crate::mover::Kernel as _;
 use crate::placement::{BeforeAndAfter, Figures, Located, Looked, Placement, Unknown};
 use crate::process::{Process, Processes};
@@ -338,9 +339,4 @@ fn first_and_now(
 /// Whether no more samples than `located` are looked at.
 fn is_over(kernel: &LiveKernel, located: usize, until: Instant) -> bool {
     kernel.is_ending() || (located >= LEAST_LOCATED && Instant::now() >= until)
-}
-
-fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
-    let after = mappings.partition_point(|mapping| mapping.range.start <= page);
-    mappings[..after].last().filter(|mapping| mapping.range.contains(page))
 }

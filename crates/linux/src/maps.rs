@@ -109,6 +109,18 @@ impl Maps {
     }
 }
 
+/// The mapping that holds a page. They come in ascending order.
+pub(crate) fn mapping_of(mappings: &[Mapping], page: PageNumber) -> Option<&Mapping> {
+    let after = mappings.partition_point(|mapping| mapping.range.start <= page);
+    mappings[..after].last().filter(|mapping| mapping.range.contains(page))
+}
+
+/// Whether the kernel's balancing marks pages there: not those of files, in memory or not, that are only read
+/// (`task_numa_work`, `kernel/sched/fair.c`, Linux 6.12).
+pub(crate) const fn has_hint_faults(mapping: &Mapping) -> bool {
+    mapping.writable || matches!(mapping.kind, MappingKind::Anonymous)
+}
+
 /// A mapping with its name: a file's path, `[heap]` and the like, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedMapping {

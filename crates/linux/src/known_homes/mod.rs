@@ -5,7 +5,8 @@
 //! the page (the kernel migrates in the fault handler), so that asking afterwards finds it local: where it
 //! was before is what the access met.
 
-use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageRange};
+use crate::maps::has_hint_faults;
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange};
 use nodewise_topology::NodeIndex;
 use std::collections::HashMap;
 
@@ -15,8 +16,8 @@ use std::collections::HashMap;
 pub(crate) struct KnownHomes {
     /// By the first page of each 2 MiB.
     blocks: HashMap<u64, Block>,
-    /// When (in which interval) pages of each 2 MiB were last accessed.
-    used: HashMap<u64, u32>,
+    /// When (in which interval) pages of each 2 MiB were last accessed, and one that was.
+    used: HashMap<u64, (u32, PageNumber)>,
     /// Pages of the largest folio that was seen in each 2 MiB, if it has more than one.
     folios: HashMap<u64, u16>,
     /// Where we have moved pages of each 2 MiB.
@@ -277,23 +278,24 @@ impl KnownHomes {
     /// Notes that the page was accessed in this interval.
     pub(crate) fn note_used(&mut self, page: PageNumber, interval: u32) {
         if let Some(last) = self.used.get_mut(&page.huge().0) {
-            *last = interval;
+            *last = (interval, page);
         } else if self.has_room(ENTRY_BYTES) {
             self.bytes += ENTRY_BYTES;
-            self.used.insert(page.huge().0, interval);
+            self.used.insert(page.huge().0, (interval, page));
         }
     }
 
     /// Adds the known pages by home node, of those 2 MiB that were accessed in `since` or later. Files that
-    /// are only read have none: their pages have no hint faults, so that their neighbours' say nothing of
-    /// them. `mappings` are the process's, in address order.
+    /// are only read have none, unless the access was there: hint faults of neighbours say nothing of pages
+    /// that have none. `mappings` are the process's, in address order.
     pub(crate) fn add_used(&self, since: u32, mappings: &[Mapping], pages_by_home: &mut [f64]) {
-        for (&first, _) in self.used.iter().filter(|&(_, &interval)| interval >= since) {
+        for (&first, &(_, page)) in self.used.iter().filter(|&(_, &(interval, _))| interval >= since) {
             let Some(block) = self.blocks.get(&first) else { continue };
             let range = PageRange::new(first, first + HUGE_PAGE_PAGES);
             let after = mappings.partition_point(|mapping| mapping.range.end <= range.start);
             let there = mappings[after..].iter().take_while(|mapping| mapping.range.start < range.end);
-            for mapping in there.filter(|mapping| mapping.writable || mapping.kind != MappingKind::File) {
+            // Shared memory goes by the mapping of one process, which may be another than the accessor.
+            for mapping in there.filter(|mapping| has_hint_faults(mapping) || mapping.range.contains(page)) {
                 let part = mapping.range.intersect(range);
                 match block {
                     Block::Same(home) => pages_by_home[usize::from(*home)] += part.pages() as f64,

@@ -1,4 +1,5 @@
 use super::*;
+use nodewise_engine::MappingKind;
 
 fn mapping(start: u64, end: u64) -> Mapping {
     Mapping { range: PageRange::new(start, end), writable: true, kind: MappingKind::Anonymous }
@@ -199,20 +200,25 @@ fn pages_in_use_are_counted_by_home() {
     note(&mut known, 0..512, 1);
     note(&mut known, 512..612, 2);
     note(&mut known, 1024..1536, 3);
-    known.note_used(PageNumber(5), 7);
+    known.note_used(PageNumber(505), 7);
     known.note_used(PageNumber(600), 9);
     known.note_used(PageNumber(1024), 2);
     let file = |start, end, writable| Mapping { writable, kind: MappingKind::File, ..mapping(start, end) };
     let read_only = Mapping { writable: false, ..mapping(570, 600) };
-    let in_use = |mappings: &[Mapping]| {
+    let in_use = |known: &KnownHomes, mappings: &[Mapping]| {
         let mut pages = [0.0; 4];
         known.add_used(7, mappings, &mut pages);
         pages.map(|count| count as u64)
     };
-    assert_eq!(in_use(&[mapping(0, 2048)]), [0, 512, 100, 0]);
+    assert_eq!(in_use(&known, &[mapping(0, 2048)]), [0, 512, 100, 0]);
     // A library's code lies on one node, whoever runs it.
     let library = [file(0, 500, false), file(500, 570, true), read_only, mapping(600, 2048)];
-    assert_eq!(in_use(&library), [0, 12, 100, 0]);
+    assert_eq!(in_use(&known, &library), [0, 12, 100, 0]);
+    // Shared memory goes by the mapping of one process. That one may only read it, where another writes.
+    known.note_used(PageNumber(5), 7);
+    assert_eq!(in_use(&known, &library), [0, 512, 100, 0]);
+    let shared = |start, end| Mapping { kind: MappingKind::Shared, ..file(start, end, false) };
+    assert_eq!(in_use(&known, &[shared(0, 400), shared(400, 512), mapping(512, 2048)]), [0, 400, 100, 0]);
 }
 
 #[test]

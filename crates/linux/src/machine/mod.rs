@@ -12,6 +12,7 @@ use crate::intake::Intake;
 use crate::interleaved::InterleavedRanges;
 use crate::kernel::{LiveKernel, now_ns};
 use crate::known_homes::{KnownHomes, Placed};
+use crate::maps::{has_hint_faults, mapping_of};
 use crate::mover::{Job, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, MIN_TURNS, Unknown};
 use crate::process::{Processes, ReadCost};
@@ -338,7 +339,15 @@ impl LinuxMachine {
     fn locate(&mut self) -> (Vec<Sample>, TrafficMatrix) {
         let Self { intake, homes, shared, processes, mover, topology, mappings, .. } = self;
         let mut samples = intake.end_interval();
-        samples.retain(|sample| processes.contains(sample.pid));
+        let by_faults = !self.sampler.is_proportional();
+        samples.retain(|sample| {
+            let mappings = mappings.get(&sample.pid).map_or(&[][..], Vec::as_slice);
+            let mapping = || mapping_of(mappings, sample.address.page());
+            // Faults elsewhere are of files' first accesses, and of pages that are just moved: they come by
+            // what we do, and not by use.
+            let tells = !by_faults || mapping().is_none_or(has_hint_faults);
+            tells && processes.contains(sample.pid)
+        });
         self.totals.thread_moves += self.threads.moved(processes, topology);
         *shared = SharedMemory::of(processes);
         let kernel = mover.kernel();

@@ -15,6 +15,8 @@ struct Lossy {
     sampled: u64,
     /// All of one page; 0 is mapped nowhere.
     address: u64,
+    /// Whether they are faults, and not accesses.
+    by_faults: bool,
 }
 
 impl Sampler for Lossy {
@@ -27,7 +29,7 @@ impl Sampler for Lossy {
     }
 
     fn is_proportional(&self) -> bool {
-        true
+        !self.by_faults
     }
 
     fn drain(&mut self, _keep: &dyn Fn(Pid) -> bool, into: &mut Vec<RawSample>) {
@@ -84,6 +86,19 @@ fn a_look_that_saw_no_memory_leaves_what_moved_since_the_last_one_that_did() {
         machine.observe().unwrap();
         machine.look();
         assert_eq!(machine.migrated_when_seen != long_ago, saw, "{address:#x}");
+    }
+}
+
+#[test]
+fn faults_in_files_that_are_only_read_do_not_tell_who_uses_them() {
+    static READ: [u64; 3] = [4, 1, 3];
+    let pid = Pid(std::process::id());
+    let (read, written) = (READ.as_ptr() as u64, Box::new(0u64));
+    let written = std::ptr::from_ref(&*written) as u64;
+    for (address, by_faults, tells) in [(read, true, false), (read, false, true), (written, true, true)] {
+        let mut machine = sampled(&[pid], Lossy { samples: 10, address, by_faults, ..Lossy::default() });
+        machine.drain();
+        assert_eq!(machine.observe().unwrap().samples.is_empty(), !tells, "{address:#x}, {by_faults}");
     }
 }
 
