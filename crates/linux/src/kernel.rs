@@ -253,20 +253,8 @@ impl HugePages {
         if entry & PRESENT == 0 || frame == 0 {
             return None;
         }
-        let offset = page.0 % HUGE_PAGE_PAGES;
-        let mut has = |frame, which| cost.word(flags, frame).is_some_and(|flags| flags & which != 0);
-        if !has(frame, KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) {
-            return Some(1);
-        }
-        // Smaller folios (mTHP) carry the flag too, but only a 2 MiB one begins and ends at these frames.
-        let mut is_part = |frame| has(frame, KPF_THP | KPF_HUGE);
-        if frame % HUGE_PAGE_PAGES == offset
-            && is_part(frame - offset)
-            && is_part(frame - offset + HUGE_PAGE_PAGES - 1)
-        {
-            return Some(HUGE_PAGE_PAGES as u16);
-        }
-        Some(folio_around(flags, frame).filter(|pages| frame % pages == page.0 % pages).unwrap_or(1) as u16)
+        let pages = folio_of(cost, flags, frame);
+        Some(if frame % pages == page.0 % pages { pages } else { 1 } as u16)
     }
 
     fn pagemap(&mut self, cost: &mut ReadCost, pid: u32) -> Option<&File> {
@@ -348,6 +336,21 @@ fn read_words(file: &File, index: u64, words: &mut [u64]) {
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
     }
+}
+
+/// The pages of the folio of a frame, itself included; 512 if it is a huge page.
+fn folio_of(cost: &mut ReadCost, flags: &File, frame: u64) -> u64 {
+    const IN_A_FOLIO: u64 = KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL;
+    let mut has = |frame, which| cost.word(flags, frame).is_some_and(|flags| flags & which != 0);
+    if !has(frame, IN_A_FOLIO) {
+        return 1;
+    }
+    // A smaller folio ends by the middle of 2 MiB, or begins there or behind it.
+    let middle = frame - frame % HUGE_PAGE_PAGES + HUGE_PAGE_PAGES / 2;
+    if has(middle, KPF_COMPOUND_TAIL) && has(middle, KPF_THP | KPF_HUGE) {
+        return HUGE_PAGE_PAGES;
+    }
+    folio_around(flags, frame).unwrap_or(1)
 }
 
 /// The pages of the folio of a frame, of no more than 256: it begins at a multiple of their number.
@@ -450,6 +453,21 @@ mod tests {
         assert_eq!(around(4..8), [Some(4); 4]);
         assert_eq!(around(8..16), [Some(8); 8]);
         assert_eq!(around(16..19), [None; 3], "three pages");
+    }
+
+    /// Two folios of 1 MiB lie where a huge page could, and then comes one.
+    #[test]
+    fn folios_side_by_side_are_no_huge_page() {
+        let folio = |pages: usize| {
+            [KPF_COMPOUND_HEAD].into_iter().chain(std::iter::repeat_n(KPF_COMPOUND_TAIL, pages - 1))
+        };
+        let words = folio(256).chain(folio(256)).chain(folio(512)).map(|word| word | KPF_THP);
+        let bytes: Vec<u8> = words.chain([0]).flat_map(u64::to_ne_bytes).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let pages = [0, 255, 256, 511, 512, 768, 1023, 1024]
+            .map(|frame| folio_of(&mut ReadCost::default(), &file, frame));
+        assert_eq!(pages, [256, 256, 256, 256, 512, 512, 512, 1]);
     }
 
     fn touched(advice: Advice) -> Mapping {
