@@ -145,15 +145,14 @@ impl Interleaving {
     /// The place of a page in the order in which pages are interleaved, which is compared with the band.
     ///
     /// Sixteen neighbours lie 1/16 apart, so that any share of many pages is exact, and neighbours go to
-    /// different nodes. Huge pages and other folios, by their first base page, are neighbours of each other:
-    /// each hexadecimal digit of the number counts, with a stride of its own. The strides and the place
-    /// within the sixteenth are by chance: threads that go through their parts in step do not all meet at
-    /// one node.
+    /// different nodes. Huge pages and other folios, by their first base page, are neighbours of each other,
+    /// since each hexadecimal digit of the number has its stride. Strides, and places within a sixteenth, are
+    /// by chance: threads that go through their parts in step do not all meet at one node.
     #[must_use]
     pub const fn order(page: PageNumber, seed: u64) -> u32 {
         /// Powers of two times them are far apart, up to 16. Other products are for some of them.
         const STRIDES: [u64; 3] = [3, 5, 7];
-        /// Digits that count: 4 GiB. What is above them is one offset by chance.
+        /// Digits that count: 4 GiB. Higher ones give one offset by chance.
         const DIGITS: u32 = 5;
         let seed = mix(seed);
         let within = mix((page.0 / 16) ^ seed) as u32 >> 4;
