@@ -54,7 +54,7 @@ impl Kernel for LiveKernel {
     }
 
     fn is_huge(&mut self, pid: u32, page: PageNumber) -> Option<bool> {
-        self.folio_pages(pid, page).map(|pages| u64::from(pages) == HUGE_PAGE_PAGES)
+        self.huge_pages.is_huge(&mut self.cost, pid, page)
     }
 
     fn folios(&mut self, pid: u32, window: PageRange, pages: &[PageNumber]) -> Option<Vec<u16>> {
@@ -232,6 +232,7 @@ const KPF_HUGE: u64 = 1 << 17;
 /// `KPF_COMPOUND_HEAD` and `KPF_COMPOUND_TAIL`: the first page of a folio, and each other one.
 const KPF_COMPOUND_HEAD: u64 = 1 << 15;
 const KPF_COMPOUND_TAIL: u64 = 1 << 16;
+const IN_A_FOLIO: u64 = KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL;
 /// Bit 63 of a pagemap entry.
 const PRESENT: u64 = 1 << 63;
 /// Bits 0-54 of a pagemap entry; 0 for those who may not know.
@@ -246,15 +247,22 @@ impl Default for HugePages {
 
 impl HugePages {
     fn look(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<u16> {
+        let frame = self.frame(cost, pid, page)?;
+        let pages = folio_around(cost, self.flags.as_ref()?, frame);
+        Some(if frame % pages == page.0 % pages { pages } else { 1 } as u16)
+    }
+
+    fn is_huge(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<bool> {
+        let frame = self.frame(cost, pid, page)?;
+        let flags = self.flags.as_ref()?;
+        Some(frame % HUGE_PAGE_PAGES == page.0 % HUGE_PAGE_PAGES && is_of_huge_page(cost, flags, frame))
+    }
+
+    /// The page frame where a page is, if it is there and flags can be read.
+    fn frame(&mut self, cost: &mut ReadCost, pid: u32, page: PageNumber) -> Option<u64> {
         self.flags.as_ref()?;
         let entry = self.pagemap(cost, pid).and_then(|file| cost.word(file, page.0))?;
-        let flags = self.flags.as_ref()?;
-        let frame = entry & FRAME;
-        if entry & PRESENT == 0 || frame == 0 {
-            return None;
-        }
-        let pages = folio_of(cost, flags, frame);
-        Some(if frame % pages == page.0 % pages { pages } else { 1 } as u16)
+        Some(entry & FRAME).filter(|&frame| entry & PRESENT != 0 && frame != 0)
     }
 
     fn pagemap(&mut self, cost: &mut ReadCost, pid: u32) -> Option<&File> {
@@ -281,12 +289,15 @@ impl HugePages {
         for entry in &mut frames {
             *entry = if *entry & PRESENT == 0 { 0 } else { *entry & FRAME };
         }
-        let mut is_part = |page: &PageNumber| {
-            let frame = frames[(page.0 - window.start.0) as usize];
-            let word = if frame == 0 { None } else { cost.word(flags, frame) };
-            word.is_some_and(|word| word & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) != 0)
-        };
-        if !pages.iter().any(&mut is_part) {
+        let of_pages: Vec<u64> =
+            pages.iter().map(|page| frames[(page.0 - window.start.0) as usize]).collect();
+        let mut words = vec![0; of_pages.len()];
+        let mut in_a_row = of_pages.chunk_by(|a, b| *a != 0 && *b == a + 1).filter(|run| run[0] != 0);
+        let has_part = in_a_row.any(|run| {
+            read_words(flags, run[0], &mut words[..run.len()]);
+            words[..run.len()].iter().any(|word| word & IN_A_FOLIO != 0)
+        });
+        if !has_part {
             return None;
         }
         let mut folios = Vec::with_capacity(frames.len());
@@ -338,30 +349,46 @@ fn read_words(file: &File, index: u64, words: &mut [u64]) {
     }
 }
 
-/// The pages of the folio of a frame, itself included; 512 if it is a huge page.
-fn folio_of(cost: &mut ReadCost, flags: &File, frame: u64) -> u64 {
-    const IN_A_FOLIO: u64 = KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL;
-    let mut has = |frame, which| cost.word(flags, frame).is_some_and(|flags| flags & which != 0);
+/// Whether a frame is in a huge page. A smaller folio ends by the middle of 2 MiB, or begins there or behind it.
+fn is_of_huge_page(cost: &mut ReadCost, flags: &File, frame: u64) -> bool {
+    let middle = cost.word(flags, frame - frame % HUGE_PAGE_PAGES + HUGE_PAGE_PAGES / 2);
+    middle.is_some_and(|word| word & KPF_COMPOUND_TAIL != 0 && word & (KPF_THP | KPF_HUGE) != 0)
+}
+
+/// The pages of the folio of a frame, no more than 512. Their number is a power of two, and a folio begins at
+/// a multiple of it.
+fn folio_around(cost: &mut ReadCost, flags: &File, frame: u64) -> u64 {
+    let mut has = |frame, which| cost.word(flags, frame).is_some_and(|word| word & which != 0);
     if !has(frame, IN_A_FOLIO) {
         return 1;
     }
-    // A smaller folio ends by the middle of 2 MiB, or begins there or behind it.
-    let middle = frame - frame % HUGE_PAGE_PAGES + HUGE_PAGE_PAGES / 2;
-    if has(middle, KPF_COMPOUND_TAIL) && has(middle, KPF_THP | KPF_HUGE) {
+    if is_of_huge_page(cost, flags, frame) {
         return HUGE_PAGE_PAGES;
     }
-    folio_around(flags, frame).unwrap_or(1)
+    let mut is_tail = |frame| cost.word(flags, frame).is_some_and(|word| word & KPF_COMPOUND_TAIL != 0);
+    let sizes = || (0..HUGE_PAGE_PAGES.ilog2()).map(|log| 1 << log);
+    let mut first = sizes().map(|pages| frame - frame % pages).filter(|&first| !is_tail(first));
+    let Some(first) = first.next() else { return 1 };
+    sizes().find(|&pages| !is_tail(first + pages)).unwrap_or(1)
 }
 
-/// The pages of the folio of a frame, of no more than 256: it begins at a multiple of their number.
-fn folio_around(flags: &File, frame: u64) -> Option<u64> {
-    let at = (frame % HUGE_PAGE_PAGES) as usize;
-    let mut words = vec![0; HUGE_PAGE_PAGES as usize];
-    read_words(flags, frame - at as u64, &mut words);
-    let is_tail = |word: &u64| word & KPF_COMPOUND_TAIL != 0;
-    let first = words[..=at].iter().rposition(|word| !is_tail(word))?;
-    let pages = 1 + words[first + 1..].iter().take_while(|word| is_tail(word)).count();
-    (pages.is_power_of_two() && first % pages == 0).then_some(pages as u64)
+/// How many frames from one on are not the first of a folio, but no more than 511, which are read piece by
+/// piece: mostly there is none.
+fn tails_from(flags: &File, frame: u64) -> usize {
+    const MOST: usize = HUGE_PAGE_PAGES as usize - 1;
+    let mut words = [0; MOST];
+    let (mut tails, mut more) = (0, 1);
+    while tails < MOST {
+        let piece = &mut words[tails..(tails + more).min(MOST)];
+        read_words(flags, frame + tails as u64, piece);
+        let found = piece.iter().take_while(|word| *word & KPF_COMPOUND_TAIL != 0).count();
+        tails += found;
+        if found < more {
+            break;
+        }
+        more *= 4;
+    }
+    tails
 }
 
 /// The folios of `count` pages with frames from `first` on, as [`crate::mover::Kernel::folios`] tells them.
@@ -379,10 +406,8 @@ fn folios_of(flags: &File, first: u64, count: usize) -> Vec<u16> {
     read_words(flags, first - before.len() as u64, &mut before);
     let begins_before =
         if before.is_empty() { 0 } else { 1 + before.iter().rev().take_while(|word| is_tail(word)).count() };
-    let is_part = words.last().is_some_and(|word| word & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) != 0);
-    let mut behind = vec![0; if is_part { MOST as usize } else { 0 }];
-    read_words(flags, first + count as u64, &mut behind);
-    let ends_behind = behind.iter().take_while(|word| is_tail(word)).count();
+    let is_part = words.last().is_some_and(|word| word & IN_A_FOLIO != 0);
+    let ends_behind = if is_part { tails_from(flags, first + count as u64) } else { 0 };
     let mut folios = vec![0; count];
     let mut at = 0;
     while at < count {
@@ -437,22 +462,23 @@ mod tests {
         assert_eq!(folios(0, 3), [1, 1, 1], "frame 0 is none");
     }
 
-    /// Pages of no folio, a folio of four, one of eight, and one whose end is not there.
+    /// Pages of no folio, a folio of four, and one of eight.
     #[test]
     fn a_folio_is_found_around_each_of_its_pages() {
         let tails = |count| std::iter::repeat_n(KPF_COMPOUND_TAIL, count);
         let head = || std::iter::once(KPF_COMPOUND_HEAD);
         let words = [0; 4].into_iter().chain(head()).chain(tails(3));
-        let words = words.chain(head()).chain(tails(7)).chain(head()).chain(tails(2));
+        let words = words.chain(head()).chain(tails(7)).chain(head()).chain(tails(1));
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &bytes).unwrap();
-        let around =
-            |frames: std::ops::Range<u64>| frames.map(|f| folio_around(&file, f)).collect::<Vec<_>>();
-        assert_eq!(around(0..4), [Some(1); 4]);
-        assert_eq!(around(4..8), [Some(4); 4]);
-        assert_eq!(around(8..16), [Some(8); 8]);
-        assert_eq!(around(16..19), [None; 3], "three pages");
+        let around = |frames: std::ops::Range<u64>| -> Vec<u64> {
+            frames.map(|frame| folio_around(&mut ReadCost::default(), &file, frame)).collect()
+        };
+        assert_eq!(around(0..4), [1; 4]);
+        assert_eq!(around(4..8), [4; 4]);
+        assert_eq!(around(8..16), [8; 8]);
+        assert_eq!(around(16..18), [2; 2], "the last of all");
     }
 
     /// Two folios of 1 MiB lie where a huge page could, and then comes one.
@@ -466,7 +492,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &bytes).unwrap();
         let pages = [0, 255, 256, 511, 512, 768, 1023, 1024]
-            .map(|frame| folio_of(&mut ReadCost::default(), &file, frame));
+            .map(|frame| folio_around(&mut ReadCost::default(), &file, frame));
         assert_eq!(pages, [256, 256, 256, 256, 512, 512, 512, 1]);
     }
 
