@@ -349,7 +349,8 @@ fn read_words(file: &File, index: u64, words: &mut [u64]) {
     }
 }
 
-/// Whether a frame is in a huge page. A smaller folio ends by the middle of 2 MiB, or begins there or behind it.
+/// Whether a frame is in a huge page. A smaller folio ends by the middle of 2 MiB, or begins there or behind
+/// it.
 fn is_of_huge_page(cost: &mut ReadCost, flags: &File, frame: u64) -> bool {
     let middle = cost.word(flags, frame - frame % HUGE_PAGE_PAGES + HUGE_PAGE_PAGES / 2);
     middle.is_some_and(|word| word & KPF_COMPOUND_TAIL != 0 && word & (KPF_THP | KPF_HUGE) != 0)
@@ -372,8 +373,8 @@ fn folio_around(cost: &mut ReadCost, flags: &File, frame: u64) -> u64 {
     sizes().find(|&pages| !is_tail(first + pages)).unwrap_or(1)
 }
 
-/// How many frames from one on are not the first of a folio, but no more than 511, which are read piece by
-/// piece: mostly there is none.
+/// How many frames from one on are of a folio that begins before them, up to 511. They are read piece by
+/// piece, since mostly there is none.
 fn tails_from(flags: &File, frame: u64) -> usize {
     const MOST: usize = HUGE_PAGE_PAGES as usize - 1;
     let mut words = [0; MOST];
