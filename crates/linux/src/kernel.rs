@@ -11,7 +11,6 @@ use nodewise_topology::NodeId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -284,7 +283,8 @@ impl HugePages {
     ) -> Option<Vec<u16>> {
         self.flags.as_ref()?;
         let mut frames = vec![0; window.pages() as usize];
-        read_words(self.pagemap(cost, pid)?, window.start.0, &mut frames);
+        let pagemap = self.pagemap(cost, pid)?;
+        cost.words(pagemap, window.start.0, &mut frames);
         let flags = self.flags.as_ref()?;
         for entry in &mut frames {
             *entry = if *entry & PRESENT == 0 { 0 } else { *entry & FRAME };
@@ -294,7 +294,7 @@ impl HugePages {
         let mut words = vec![0; of_pages.len()];
         let mut in_a_row = of_pages.chunk_by(|a, b| *a != 0 && *b == a + 1).filter(|run| run[0] != 0);
         let has_part = in_a_row.any(|run| {
-            read_words(flags, run[0], &mut words[..run.len()]);
+            cost.words(flags, run[0], &mut words[..run.len()]);
             words[..run.len()].iter().any(|word| word & IN_A_FOLIO != 0)
         });
         if !has_part {
@@ -302,7 +302,7 @@ impl HugePages {
         }
         let mut folios = Vec::with_capacity(frames.len());
         for run in frames.chunk_by(|a, b| *a != 0 && *b == a + 1) {
-            folios.extend(folios_of(flags, run[0], run.len()));
+            folios.extend(folios_of(cost, flags, run[0], run.len()));
         }
         Some(folios)
     }
@@ -320,7 +320,7 @@ impl HugePages {
             let Some(there) = mapper.place(part.start).filter(|_| part.pages() > 0) else { continue };
             let mut entries = vec![0; part.pages() as usize];
             let Some(file) = self.pagemap(cost, mapper.pid) else { continue };
-            read_words(file, there.0, &mut entries);
+            cost.words(file, there.0, &mut entries);
             let from = (part.start.0 - window.start.0) as usize;
             for (at, entry) in (from..).zip(entries) {
                 let frame = if entry & PRESENT == 0 { 0 } else { entry & FRAME };
@@ -331,21 +331,16 @@ impl HugePages {
             }
         }
         let Some(counts) = &self.counts else { return alone };
-        for at in 0..pages {
-            alone[at] =
-                found[at] > 0 && cost.word(counts, frames[at]).is_some_and(|count| count <= found[at]);
+        let (mut at, mut mapped) = (0, vec![0; pages]);
+        for run in frames.chunk_by(|a, b| *a != 0 && *b == a + 1) {
+            let mapped = &mut mapped[..run.len()];
+            let told = if run[0] == 0 { 0 } else { cost.words(counts, run[0], mapped) };
+            for i in 0..told {
+                alone[at + i] = found[at + i] > 0 && mapped[i] <= found[at + i];
+            }
+            at += run.len();
         }
         alone
-    }
-}
-
-/// Reads words of a file, as many as there are.
-fn read_words(file: &File, index: u64, words: &mut [u64]) {
-    let mut bytes = vec![0; words.len() * 8];
-    // Less than all where the addresses end: the rest is not mapped.
-    let _ = file.read_at(&mut bytes, index.saturating_mul(8));
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
     }
 }
 
@@ -375,13 +370,13 @@ fn folio_around(cost: &mut ReadCost, flags: &File, frame: u64) -> u64 {
 
 /// How many frames from one on are of a folio that begins before them, up to 511. They are read piece by
 /// piece, since mostly there is none.
-fn tails_from(flags: &File, frame: u64) -> usize {
+fn tails_from(cost: &mut ReadCost, flags: &File, frame: u64) -> usize {
     const MOST: usize = HUGE_PAGE_PAGES as usize - 1;
     let mut words = [0; MOST];
     let (mut tails, mut more) = (0, 1);
     while tails < MOST {
         let piece = &mut words[tails..(tails + more).min(MOST)];
-        read_words(flags, frame + tails as u64, piece);
+        cost.words(flags, frame + tails as u64, piece);
         let found = piece.iter().take_while(|word| *word & KPF_COMPOUND_TAIL != 0).count();
         tails += found;
         if found < more {
@@ -394,21 +389,21 @@ fn tails_from(flags: &File, frame: u64) -> usize {
 
 /// The folios of `count` pages with frames from `first` on, as [`crate::mover::Kernel::folios`] tells them.
 /// The first and the last may be a part of one.
-fn folios_of(flags: &File, first: u64, count: usize) -> Vec<u16> {
+fn folios_of(cost: &mut ReadCost, flags: &File, first: u64, count: usize) -> Vec<u16> {
     const MOST: u64 = HUGE_PAGE_PAGES - 1;
     if first == 0 {
         return vec![1; count];
     }
     let mut words = vec![0; count];
-    read_words(flags, first, &mut words);
+    cost.words(flags, first, &mut words);
     let is_tail = |word: &u64| word & KPF_COMPOUND_TAIL != 0;
     // Pages before and behind that belong to the first and to the last folio.
     let mut before = vec![0; if is_tail(&words[0]) { MOST.min(first) as usize } else { 0 }];
-    read_words(flags, first - before.len() as u64, &mut before);
+    cost.words(flags, first - before.len() as u64, &mut before);
     let begins_before =
         if before.is_empty() { 0 } else { 1 + before.iter().rev().take_while(|word| is_tail(word)).count() };
     let is_part = words.last().is_some_and(|word| word & IN_A_FOLIO != 0);
-    let ends_behind = if is_part { tails_from(flags, first + count as u64) } else { 0 };
+    let ends_behind = if is_part { tails_from(cost, flags, first + count as u64) } else { 0 };
     let mut folios = vec![0; count];
     let mut at = 0;
     while at < count {
@@ -453,7 +448,7 @@ mod tests {
         let path = directory.path().join("kpageflags");
         std::fs::write(&path, bytes).unwrap();
         let file = File::open(path).unwrap();
-        let folios = |first, count| folios_of(&file, first, count);
+        let folios = |first, count| folios_of(&mut ReadCost::default(), &file, first, count);
         assert_eq!(folios(1, 4), [4, 0, 0, 0]);
         assert_eq!(folios(1, 3), [3, 0, 0], "most of it");
         assert_eq!(folios(3, 2), [0, 0], "no more than half");

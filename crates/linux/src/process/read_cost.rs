@@ -40,6 +40,20 @@ impl ReadCost {
         read.ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
+    /// Reads words of an open file, counting the cost. Returns how many there were: fewer than asked for where
+    /// the file ends. The others are 0.
+    pub(crate) fn words(&mut self, file: &fs::File, index: u64, words: &mut [u64]) -> usize {
+        let begin = Instant::now();
+        let mut bytes = vec![0; words.len() * 8];
+        let read = file.read_at(&mut bytes, index.saturating_mul(8)).unwrap_or(0);
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        self.bytes += read as u64;
+        self.time_ns += begin.elapsed().as_nanos() as u64;
+        read / 8
+    }
+
     /// Reads a file whole, up to 1 MiB, counting the cost. None when it is gone or not readable. Bytes that
     /// are not UTF-8 are replaced: names are bytes, and a thread's is cut in the middle of a character at 15
     /// of them.
