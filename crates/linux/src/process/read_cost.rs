@@ -40,8 +40,8 @@ impl ReadCost {
         read.ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
-    /// Reads words of an open file, counting the cost. Returns how many there were: fewer than asked for where
-    /// the file ends. The others are 0.
+    /// Reads words of an open file, counting the cost. Returns how many there were: fewer than asked for
+    /// where the file ends. The others are 0.
     pub(crate) fn words(&mut self, file: &fs::File, index: u64, words: &mut [u64]) -> usize {
         let begin = Instant::now();
         let mut bytes = vec![0; words.len() * 8];
