@@ -256,7 +256,10 @@ impl Homes {
                     let pages = may_have_more.then(|| kernel.folio_pages(pid.0, page)).flatten();
                     let pages = pages.map_or(1, u64::from);
                     let first = page.0 - page.0 % pages;
-                    let others = (first..first + pages).map(PageNumber).filter(unknown);
+                    // A folio may have been unmapped in part.
+                    let mapping = mapping_of(mappings, page);
+                    let is_mapped = |other: &PageNumber| mapping.is_none_or(|m| m.range.contains(*other));
+                    let others = (first..first + pages).map(PageNumber).filter(is_mapped).filter(unknown);
                     of_folios.extend(others.map(|other| (other, home)));
                 }
                 known.note(of_folios.into_iter());

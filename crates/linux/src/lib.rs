@@ -27,6 +27,7 @@ mod machine;
 mod maps;
 pub mod mover;
 mod obstacles;
+mod page_frames;
 pub mod perf_data;
 pub mod placement;
 pub mod probe;
