@@ -4,7 +4,7 @@ use crate::commands::{Exit, exit};
 use crate::output::{note, shown};
 use anyhow::{Context, Result, bail};
 use clap::ArgMatches;
-use nodewise_sys::{ErrorKind, NodeMask, Policy, PolicyFlags, PolicyMode};
+use nodewise_sys::{ErrorKind, HugePageLimit, NodeMask, Policy, PolicyFlags, PolicyMode};
 use nodewise_topology::{Allowed, CpuSet, ListError, Lists, NodeSet, Topology};
 use std::fmt;
 use std::os::unix::process::CommandExt as _;
@@ -58,6 +58,28 @@ pub struct PlacementArgs {
     /// Count the lists that follow within the whole machine, not within what this process may use
     #[arg(short = 'a', long, overrides_with = "all")]
     all: bool,
+    /// Give the program no transparent huge pages (never), or those it asks for (advised, Linux 6.18)
+    ///
+    /// It and what it starts are limited, and no other program is. A huge page lies on one node, and several
+    /// nodes may use parts of it. numactl has no such option.
+    #[arg(long, value_enum, value_name = "WHICH")]
+    huge_pages: Option<HugePages>,
+}
+
+/// The transparent huge pages that a program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum HugePages {
+    Never,
+    Advised,
+}
+
+impl HugePages {
+    const fn limit(self) -> HugePageLimit {
+        match self {
+            Self::Never => HugePageLimit::None,
+            Self::Advised => HugePageLimit::Advised,
+        }
+    }
 }
 
 /// Where a program runs and where its memory goes. Nothing is placed where the options said nothing.
@@ -67,6 +89,8 @@ pub struct Placement {
     pub cpus: Option<CpuSet>,
     /// Its memory policy.
     pub policy: Option<MemoryPolicy>,
+    /// Its transparent huge pages, if they are limited.
+    pub huge_pages: Option<HugePages>,
 }
 
 /// A memory policy (`set_mempolicy(2)`).
@@ -130,7 +154,7 @@ impl PlacementArgs {
         let nodes = Lists::new(machine, Allowed { cpus, ..allowed.clone() }, root);
         let lists = Lists::new(machine, allowed, root);
         let policy = self.policy(&lists)?;
-        Ok(Placement { cpus: self.cpus(&lists, &nodes)?, policy })
+        Ok(Placement { cpus: self.cpus(&lists, &nodes)?, policy, huge_pages: self.huge_pages })
     }
 
     /// Both options together mean the CPUs that both name; numactl lets the later win, and nobody can tell.
@@ -207,10 +231,10 @@ impl Placement {
     /// gone when this returns: do not ask for a signal on the parent's death (`PR_SET_PDEATHSIG`), which
     /// would come at once.
     pub fn spawn(&self, command: &mut Command) -> Result<Child> {
-        let program = command.get_program().to_string_lossy().into_owned();
+        self.limit_huge_pages(command);
         let mut spawn = || {
             self.apply()?;
-            command.spawn().map_err(|error| anyhow::Error::new(cannot_execute(&program, &error)))
+            command.spawn().map_err(|error| self.not_started(command, &error))
         };
         if self.is_empty() {
             return spawn();
@@ -226,9 +250,24 @@ impl Placement {
         if let Err(error) = self.apply() {
             return error;
         }
-        let program = command.get_program().to_string_lossy().into_owned();
+        self.limit_huge_pages(command);
         let error = command.exec();
-        cannot_execute(&program, &error).into()
+        self.not_started(command, &error)
+    }
+
+    fn limit_huge_pages(&self, command: &mut Command) {
+        if let Some(huge_pages) = self.huge_pages {
+            nodewise_sys::start_with_huge_page_limit(command, huge_pages.limit());
+        }
+    }
+
+    fn not_started(&self, command: &Command, error: &std::io::Error) -> anyhow::Error {
+        if self.huge_pages == Some(HugePages::Advised) && error.kind() == std::io::ErrorKind::InvalidInput {
+            let message = "this kernel cannot limit a program to the huge pages it asks for (Linux 6.18 can); \
+                           --huge-pages never gives it none";
+            return Exit { code: exit::FAILURE, message: message.to_owned() }.into();
+        }
+        cannot_execute(&command.get_program().to_string_lossy(), error).into()
     }
 
     /// Places the calling thread, and what it starts from now on.
@@ -306,7 +345,11 @@ impl fmt::Display for Placement {
             };
             format!("memory {how}")
         });
-        let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
+        let huge_pages = self.huge_pages.map(|huge_pages| match huge_pages {
+            HugePages::Never => "no huge pages".to_owned(),
+            HugePages::Advised => "huge pages where it asks for them".to_owned(),
+        });
+        let parts: Vec<String> = cpus.into_iter().chain(memory).chain(huge_pages).collect();
         f.write_str(&if parts.is_empty() { "not placed".into() } else { parts.join(", ") })
     }
 }
@@ -386,6 +429,8 @@ mod tests {
             ("-l", "memory local"),
             ("-N 2 -m same", "CPUs 8-11, memory on node 2"),
             ("-i 1 -N same", "CPUs 4-7, memory interleaved over node 1"),
+            ("--huge-pages never", "no huge pages"),
+            ("-l --huge-pages advised", "memory local, huge pages where it asks for them"),
         ] {
             assert_eq!(resolve(options).unwrap().to_string(), meaning, "{options}");
         }
@@ -493,8 +538,11 @@ mod tests {
     #[test]
     fn a_program_finds_it_on_four_nodes_too() {
         let node = |cpus| nodewise_rig::Node { cpus, memory_bytes: 256 << 20 };
-        let tests =
-            ["a_program_finds_what_numactl_would_give_it", "weighted_interleaving_is_set_or_explained"];
+        let tests = [
+            "a_program_finds_what_numactl_would_give_it",
+            "a_program_gets_no_more_huge_pages_than_it_may",
+            "weighted_interleaving_is_set_or_explained",
+        ];
         let mut this = Command::new(std::env::current_exe().unwrap());
         this.arg("--exact").args(tests.map(|test| format!("placement::tests::{test}")));
         let kernels = nodewise_rig::kernels();
@@ -504,8 +552,29 @@ mod tests {
             let output = guest.copy("/usr/bin/numactl").exclusive(true).output(&this).unwrap();
             let (stdout, stderr) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status == 0 && stdout.contains("2 passed"), "{stdout}{stderr}");
+            assert!(output.status == 0 && stdout.contains("3 passed"), "{stdout}{stderr}");
         }
+    }
+
+    /// The limit is the program's, and not of this process.
+    #[test]
+    fn a_program_gets_no_more_huge_pages_than_it_may() {
+        let limit = |which: &str| {
+            let placement = Options::parse_from(["--huge-pages", which]).placement.resolve().unwrap();
+            let mut command = Command::new("grep");
+            let child =
+                placement.spawn(command.args(["THP_enabled", "/proc/self/status"]).stdout(Stdio::piped()));
+            child.map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
+        };
+        let enabled = || std::fs::read_to_string("/proc/self/status").unwrap().contains("THP_enabled:\t1\n");
+        let before = enabled();
+        assert_eq!(limit("never").unwrap(), "THP_enabled:\t0\n");
+        // Whether it is limited to huge pages that it asks for, the status does not say.
+        match limit("advised") {
+            Ok(line) => assert!(line.starts_with("THP_enabled:"), "{line}"),
+            Err(error) => assert!(error.to_string().contains("(Linux 6.18 can)"), "{error}"),
+        }
+        assert_eq!(enabled(), before);
     }
 
     /// Weighted interleaving is newer than Debian 12's numactl and kernel: where the kernel has it, it is

@@ -77,6 +77,32 @@ fn a_comparison_is_told_in_full() {
     assert_eq!(left, 0, "there is nothing to go on with");
 }
 
+/// The machine's setting stays as it is, for everybody else.
+#[test]
+fn huge_pages_are_taken_from_the_program_alone() {
+    let setting =
+        || std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let before = setting();
+    if before.is_empty() || before.contains("[never]") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let json = home.path().join("out.json");
+    let says = "echo $(($(awk '/^THP_enabled/ { print $2 }' /proc/self/status) + 1)) $(cat $SETTING)";
+    let output = Command::new(cargo_bin("nodewise"))
+        .args(["compare", "--only", "thp-never", "--repeat", "1", "--metric", "^([12]) ", "--json"])
+        .arg(&json)
+        .args(["--", "sh", "-c", says])
+        .env("SETTING", "/sys/kernel/mm/transparent_hugepage/enabled")
+        .env("XDG_STATE_HOME", home.path())
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let medians: Vec<_> =
+        report["placements"].as_array().unwrap().iter().map(|row| &row["value"]["median"]).collect();
+    assert_eq!((medians, setting()), (vec![&Value::from(2.0), &Value::from(1.0)], before), "{output:?}");
+}
+
 /// As root, settings can be changed on some machines only; others have none of these placements.
 #[test]
 fn placements_that_cannot_run_are_not_counted() {

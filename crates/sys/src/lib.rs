@@ -64,8 +64,9 @@ pub use move_pages::{MoveFlags, move_pages, query_pages};
 pub use owned_memory::OwnedMemory;
 pub use poll::poll_readable;
 pub use process::{
-    AddressRange, Exited, ProcessAdvice, at_fork_in_child, compare_memory, is_ignored, kill, leads_session,
-    pidfd_open, pidfd_send_signal, process_madvise, set_child_subreaper, wait,
+    AddressRange, Exited, HugePageLimit, ProcessAdvice, at_fork_in_child, compare_memory, is_ignored, kill,
+    leads_session, pidfd_open, pidfd_send_signal, process_madvise, set_child_subreaper,
+    start_with_huge_page_limit, wait,
 };
 pub use rseq::{CpuSlot, rseq_add, rseq_adds, rseq_cpu, rseq_node, rseq_take};
 pub use sched::{

@@ -3,6 +3,8 @@
 use crate::error::{Error, Result, check};
 use std::cmp::Ordering;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// `int pidfd_open(pid_t pid, unsigned flags)`
 ///
@@ -137,6 +139,40 @@ pub fn set_child_subreaper(set: bool) -> Result<()> {
     // SAFETY: this option takes a number only.
     let returned = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(set), 0, 0, 0) };
     check("prctl", returned.into()).map(|_| ())
+}
+
+/// The transparent huge pages that a process and its descendants are limited to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HugePageLimit {
+    /// None at all.
+    None,
+    /// Only where it asks for them: `MADV_HUGEPAGE`, `MADV_COLLAPSE`. Linux 6.18.
+    Advised,
+}
+
+/// `int prctl(PR_SET_THP_DISABLE, long flag, long flags)`
+///
+/// Has the program that `command` starts limited in its huge pages. It cannot be started where the kernel
+/// does not know the limit: `EINVAL`.
+///
+/// # References
+/// [`PR_SET_THP_DISABLE(2const)`](https://man7.org/linux/man-pages/man2/PR_SET_THP_DISABLE.2const.html);
+/// `PR_THP_DISABLE_EXCEPT_ADVISED` in `Documentation/admin-guide/mm/transhuge.rst`, Linux 6.18
+pub fn start_with_huge_page_limit(command: &mut Command, limit: HugePageLimit) {
+    /// `include/uapi/linux/prctl.h`.
+    const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
+    let (yes, none): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    let flags = if limit == HugePageLimit::Advised { EXCEPT_ADVISED } else { 0 };
+    let set = move || {
+        // SAFETY: this option takes numbers only.
+        let returned = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, yes, flags, none, none) };
+        check("prctl", returned.into())
+            .map(|_| ())
+            .map_err(|error| std::io::Error::from_raw_os_error(error.errno()))
+    };
+    // SAFETY: between fork and exec one system call is made; nothing is allocated, locked or shared.
+    unsafe { command.pre_exec(set) };
 }
 
 /// A child that ended, as [`wait`] reports it.

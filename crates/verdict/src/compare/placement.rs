@@ -55,7 +55,8 @@ pub enum How {
         /// Whether it is on.
         on: bool,
     },
-    /// Transparent huge pages are given to no program, to those that ask, or to all.
+    /// Transparent huge pages are given to none of the program's memory, or, machine-wide, where programs ask
+    /// for them, or everywhere.
     HugePages {
         /// `never`, `madvise` or `always`.
         enabled: String,
@@ -93,6 +94,9 @@ pub struct Candidates {
     pub skipped: Vec<Skipped>,
 }
 
+/// No transparent huge pages ([`How::HugePages`]).
+pub const NEVER: &str = "never";
+
 const NEEDS_ROOT: &str = "changes a kernel setting, which is root's";
 
 impl Candidates {
@@ -114,10 +118,11 @@ impl Candidates {
         }
         let now = topology.transparent_huge_pages().map(|pages| pages.enabled.as_str());
         for enabled in
-            ["never", "madvise", "always"].into_iter().filter(|&word| now.is_some_and(|now| now != word))
+            [NEVER, "madvise", "always"].into_iter().filter(|&word| now.is_some_and(|now| now != word))
         {
-            let how = How::HugePages { enabled: enabled.to_owned() };
-            all.add_setting(&format!("thp-{enabled}"), how, rights);
+            let (name, how) = (format!("thp-{enabled}"), How::HugePages { enabled: enabled.to_owned() });
+            // A program alone can go without.
+            if enabled == NEVER { all.add(&name, how) } else { all.add_setting(&name, how, rights) }
         }
         if nodes.len() > 1 {
             all.add("nodewise", How::Nodewise);

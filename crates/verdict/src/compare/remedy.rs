@@ -1,6 +1,6 @@
 //! How to have a placement for good: as a command line, in a unit of systemd, in a container, under Slurm.
 
-use super::How;
+use super::{How, NEVER};
 use nodewise_topology::CpuId;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -79,6 +79,15 @@ pub fn remedy(how: &How, command: &[String], own_cpus: bool) -> Remedy {
                 command: format!("sudo sysctl {setting}"),
                 systemd: vec![format!("ExecStartPre=+/sbin/sysctl {setting}")],
                 ..Remedy::default()
+            }
+        }
+        How::HugePages { enabled } if enabled == NEVER => {
+            let prefix = "nodewise run --huge-pages never";
+            Remedy {
+                command: under(prefix),
+                systemd: unit(prefix),
+                oci: None,
+                srun: Some(format!("srun {}", under(prefix))),
             }
         }
         How::HugePages { enabled } => Remedy {
@@ -185,6 +194,18 @@ mod tests {
         assert_eq!(command, "likwid-pin -c 4,0 ./solver");
         assert_eq!(systemd, ["Environment=OMP_PLACES={4},{0}", "Environment=OMP_PROC_BIND=true"]);
         assert_eq!(srun.unwrap(), "srun --exclusive --cpu-bind=none likwid-pin -c 4,0 ./solver");
+    }
+
+    #[test]
+    fn a_program_alone_goes_without_huge_pages() {
+        let remedy = |enabled: &str| {
+            remedy(&How::HugePages { enabled: enabled.to_owned() }, &["./solver".to_owned()], false)
+        };
+        let Remedy { command, systemd, oci, srun } = remedy("never");
+        assert_eq!(command, "nodewise run --huge-pages never -- ./solver");
+        assert_eq!(systemd, ["ExecStart=/usr/bin/nodewise run --huge-pages never -- ./solver"]);
+        assert_eq!((oci, srun.unwrap()), (None, format!("srun {command}")));
+        assert!(remedy("always").command.contains(HUGE_PAGES), "that is for all programs");
     }
 
     #[test]

@@ -4,13 +4,13 @@ use super::events::Events;
 use super::metric::{Metric, Output};
 use crate::commands::Exit;
 use crate::output::shown;
-use crate::placement::{MemoryPolicy, Placement as Placed};
+use crate::placement::{HugePages, MemoryPolicy, Placement as Placed};
 use anyhow::Context as _;
 use nodewise_linux::process::descendants;
 use nodewise_linux::settings::{BALANCING, HUGE_PAGES, Place, Settings};
 use nodewise_sys::{PolicyMode, Whose, usage};
 use nodewise_topology::{CpuId, CpuSet, NodeId, NodeSet};
-use nodewise_verdict::compare::{How, Measured, Placement, Ran, Runner};
+use nodewise_verdict::compare::{How, Measured, NEVER, Placement, Ran, Runner};
 use signal_hook::consts::{SIGKILL, SIGTERM};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -218,7 +218,7 @@ pub fn broken_off(signal: i32) -> anyhow::Error {
 pub fn set(how: &How) -> anyhow::Result<Option<Settings>> {
     let (path, value) = match how {
         How::Balancing { on } => (BALANCING, if *on { "1" } else { "0" }),
-        How::HugePages { enabled } => (HUGE_PAGES, enabled.as_str()),
+        How::HugePages { enabled } if enabled != NEVER => (HUGE_PAGES, enabled.as_str()),
         _ => return Ok(None),
     };
     let mut settings = Settings::open(Place::live());
@@ -230,7 +230,7 @@ pub fn set(how: &How) -> anyhow::Result<Option<Settings>> {
     Ok(Some(settings))
 }
 
-/// CPUs and memory policy of a placement.
+/// CPUs, memory policy and huge pages of a placement.
 fn placed(how: &How) -> Placed {
     let policy = |mode, nodes| Some(MemoryPolicy { mode, nodes, balancing: false });
     let one = |node: NodeId| NodeSet::from_iter([node]);
@@ -243,7 +243,9 @@ fn placed(how: &How) -> Placed {
         How::Pinned { cpus } => (cpus.first().map(|&cpu| CpuSet::from_iter([cpu])), None),
         How::Default | How::Balancing { .. } | How::HugePages { .. } | How::Nodewise => (None, None),
     };
-    Placed { cpus, policy }
+    // For this program alone: others keep their huge pages.
+    let never = matches!(how, How::HugePages { enabled } if enabled == NEVER);
+    Placed { cpus, policy, huge_pages: never.then_some(HugePages::Never) }
 }
 
 /// Keeps each thread of a program on a CPU, in the order in which threads are made.

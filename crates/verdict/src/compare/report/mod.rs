@@ -2,7 +2,7 @@
 
 use super::ace::{Ace, FarCost};
 use super::remedy::{Remedy, remedy};
-use super::{Against, Experiment, How, LEVEL, Measured, Placement, Run, Skipped, blocks_needed};
+use super::{Against, Experiment, How, LEVEL, Measured, NEVER, Placement, Run, Skipped, blocks_needed};
 use crate::paired::signed_rank;
 use crate::statistics::{Interval, rank_correlation};
 use serde::Serialize;
@@ -454,6 +454,10 @@ fn hurt(
             });
             format!("{times} without the kernel's NUMA balancing, which costs more than it gives.{cost}")
         }
+        How::HugePages { enabled } if enabled == NEVER => format!(
+            "{times} without transparent huge pages: they cost it more than they give. Several nodes may use \
+             parts of them, or the kernel takes long to make them."
+        ),
         How::HugePages { enabled } => format!(
             "NUMA does not hurt it. It is {times} with transparent huge pages set to {enabled}: the TLB, not \
              distance, is what it waits for."
