@@ -32,6 +32,7 @@ pub mod perf_data;
 pub mod placement;
 pub mod probe;
 pub mod process;
+mod put_off;
 mod resize;
 pub mod sampler;
 pub mod settings;

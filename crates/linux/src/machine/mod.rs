@@ -16,6 +16,7 @@ use crate::maps::{has_hint_faults, mapping_of};
 use crate::mover::{Job, Mover, MoverSettings};
 use crate::placement::{BeforeAndAfter, Figures, MIN_TURNS, Unknown};
 use crate::process::{Processes, ReadCost};
+use crate::put_off::PutOff;
 use crate::resize::{Size, pause_khugepaged, resize};
 use crate::sampler::{Interval, Sampler};
 use crate::settings::SharedSettings;
@@ -99,6 +100,7 @@ pub struct LinuxMachine {
     homes: Homes,
     traffic: Traffic,
     interleaved: InterleavedRanges,
+    put_off: PutOff,
     bound: BoundMemory,
     shared: SharedMemory,
     hints: Sections,
@@ -153,6 +155,7 @@ impl LinuxMachine {
             homes,
             traffic,
             interleaved: InterleavedRanges::default(),
+            put_off: PutOff::default(),
             bound: BoundMemory::default(),
             shared: SharedMemory::default(),
             hints: Sections::default(),
@@ -421,16 +424,21 @@ impl LinuxMachine {
             .collect();
         let jobs: Vec<Job<'_>> = decisions
             .iter()
+            .zip(self.put_off.left(decisions))
             .zip(mappers.iter().zip(&targets))
-            .map(|(decision, (mappers, target))| {
+            .map(|((decision, left), (mappers, target))| {
                 // Nothing of it is moved.
                 let only_reported = decision.action == Action::Replicate;
-                let end = if only_reported { decision.range.start } else { decision.range.end };
+                let end = if only_reported { left.start } else { left.end };
                 let first_decides = matches!(decision.action, Action::Interleave(_));
-                Job { range: PageRange { end, ..decision.range }, mappers, target, first_decides }
+                Job { range: PageRange { end, ..left }, mappers, target, first_decides }
             })
             .collect();
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
+        let put_off = self.mover.take_put_off();
+        for (job, decision) in decisions.iter().enumerate() {
+            self.put_off.note(decision, put_off.get(&job).copied());
+        }
         drop(jobs);
         drop(targets);
         for changed in self.shared.take_changed() {
@@ -591,6 +599,7 @@ impl Machine for LinuxMachine {
         let now_ns = now_ns();
         let looked = Duration::from_nanos(now_ns.saturating_sub(self.looking_since_ns));
         let deadline_ns = now_ns + time_to_move(self.settings.apply, looked).as_nanos() as u64;
+        self.put_off.next_interval();
         let mut outcomes = Vec::with_capacity(decisions.len());
         let alike = |a: &Decision, b: &Decision| a.pid == b.pid && a.action.resizes() == b.action.resizes();
         for of_process in decisions.chunk_by(alike) {

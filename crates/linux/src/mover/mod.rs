@@ -108,6 +108,8 @@ pub struct Mover<K> {
     refilled_ns: u64,
     /// Pages moved since they were last taken.
     moved: Vec<Moved>,
+    /// By job, the first page that was put off.
+    put_off: BTreeMap<usize, PageNumber>,
     batch_sizer: BatchSizer,
 }
 
@@ -221,6 +223,7 @@ impl<K: Kernel> Mover<K> {
             allowance_bytes: settings.budget_bytes_per_s,
             refilled_ns,
             moved: Vec::new(),
+            put_off: BTreeMap::new(),
             batch_sizer: BatchSizer::UNKNOWN,
         }
     }
@@ -235,10 +238,17 @@ impl<K: Kernel> Mover<K> {
         std::mem::take(&mut self.moved)
     }
 
-    /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`; what is left then is
-    /// deferred. Small jobs share calls, since each call has a price of its own.
+    /// The jobs of the last [`Mover::carry_out`] that were not finished, each with its first page that was
+    /// put off. All pages before it have had their turn.
+    pub fn take_put_off(&mut self) -> BTreeMap<usize, PageNumber> {
+        std::mem::take(&mut self.put_off)
+    }
+
+    /// Does the jobs, all of one process; one outcome for each. Stops at `deadline_ns`, and when the budget
+    /// is spent; the rest is deferred. Small jobs share calls, since each has a price of its own.
     pub fn carry_out(&mut self, pid: u32, jobs: &[Job<'_>], deadline_ns: u64) -> Vec<Outcome> {
         self.refill();
+        self.put_off.clear();
         let mut outcomes =
             vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
         let mut waiting = Waiting::default();
@@ -258,11 +268,12 @@ impl<K: Kernel> Mover<K> {
                     outcomes[indices.clone()].iter_mut().for_each(|outcome| outcome.process_gone = true);
                     break;
                 }
-                if self.is_over(deadline_ns) {
+                if self.is_over(deadline_ns) || self.is_spent() {
                     let left = range.end.0 - at;
-                    for outcome in &mut outcomes[indices.clone()] {
-                        outcome.planned += left;
-                        outcome.deferred += left;
+                    for index in indices.clone() {
+                        outcomes[index].planned += left;
+                        outcomes[index].deferred += left;
+                        self.note_put_off(index, PageNumber(at));
                     }
                     break;
                 }
@@ -295,8 +306,12 @@ impl<K: Kernel> Mover<K> {
                     if self.settings.dry_run {
                         continue;
                     }
+                    let deferred = outcome.deferred;
                     if let Some(counter) = self.refuse(outcome, &unit, deadline_ns, &mut room) {
                         *counter += unit.pages;
+                        if outcome.deferred > deferred {
+                            self.note_put_off(index, unit.page);
+                        }
                         continue;
                     }
                     if index + 1 < jobs.len() {
@@ -317,6 +332,16 @@ impl<K: Kernel> Mover<K> {
 
     fn is_over(&mut self, deadline_ns: u64) -> bool {
         self.kernel.is_ending() || self.kernel.now_ns() >= deadline_ns
+    }
+
+    /// Whether nothing more may be moved now. To look for pages that would be is work for nothing then.
+    fn is_spent(&self) -> bool {
+        !self.settings.dry_run && self.allowance_bytes < PAGE_BYTES as f64
+    }
+
+    fn note_put_off(&mut self, job: usize, page: PageNumber) {
+        let first = self.put_off.entry(job).or_insert(page);
+        *first = page.min(*first);
     }
 
     fn refill(&mut self) {
@@ -511,6 +536,7 @@ impl<K: Kernel> Mover<K> {
                 if self.kernel.is_ending() || is_last {
                     for unit in left.by_ref() {
                         outcomes[unit.job].deferred += unit.pages;
+                        self.note_put_off(unit.job, unit.page);
                         self.allowance_bytes += (unit.pages * PAGE_BYTES) as f64;
                     }
                     break;

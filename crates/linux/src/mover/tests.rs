@@ -37,6 +37,8 @@ struct Fake {
     from_under_all: BTreeSet<u64>,
     /// Pages whose node was asked for.
     queried: usize,
+    /// How long that takes for each.
+    look_ns: u64,
 }
 
 impl Fake {
@@ -62,6 +64,7 @@ impl Kernel for Fake {
     fn query(&mut self, _pid: u32, addresses: &[u64], status: &mut [i32]) -> Result<(), Error> {
         self.alive()?;
         self.queried += addresses.len();
+        self.clock_ns += addresses.len() as u64 * self.look_ns;
         for (address, status) in addresses.iter().zip(status) {
             *status = self.homes.get(&(address / PAGE_BYTES)).copied().unwrap_or(-ENOENT);
         }
@@ -354,6 +357,39 @@ fn memory_that_two_nodes_give_pages_of_is_looked_at_once() {
     assert_eq!(mover.kernel().queried as u64, PAGES);
     let homes = &mover.kernel().homes;
     assert!(homes.iter().all(|(page, &home)| home == if page % 4 == 1 { 1 } else { 2 }));
+}
+
+/// Only the last of many pages is to move.
+#[test]
+fn looking_goes_on_where_it_broke_off() {
+    const PAGES: u64 = 10 * QUERY_PAGES;
+    let homes = (0..PAGES).map(|page| (page, if page + 1 < PAGES { 2 } else { 0 })).collect();
+    let mut mover = mover(Fake { homes, look_ns: 10_000, ..Fake::default() }, MoverSettings::default());
+    let target = |_, _| Some(NodeId(2));
+    let (mut next, mut turns) = (Some(PageNumber(0)), 0);
+    while let Some(start) = next {
+        let range = PageRange { start, end: PageNumber(PAGES) };
+        let job = Job { range, mappers: &Vec::new, target: &target, first_decides: true };
+        let deadline_ns = mover.kernel.clock_ns + 100_000_000;
+        assert_adds_up(&mover.carry_out(1, &[job], deadline_ns)[0]);
+        next = mover.take_put_off().get(&0).copied();
+        assert!(next.is_none_or(|next| next > start));
+        turns += 1;
+    }
+    let fake = mover.kernel();
+    assert_eq!((fake.homes[&(PAGES - 1)], fake.queried as u64), (2, PAGES));
+    assert!((2..10).contains(&turns), "{turns}");
+}
+
+#[test]
+fn nothing_is_looked_at_that_the_budget_has_no_room_for() {
+    let settings =
+        MoverSettings { budget_bytes_per_s: 1_000.0 * PAGE_BYTES as f64, ..MoverSettings::default() };
+    let mut mover = mover(small_pages(10 * QUERY_PAGES), settings);
+    let outcome = all_to_2(&mut mover, 10 * QUERY_PAGES);
+    assert_eq!((outcome.planned, outcome.moved), (10 * QUERY_PAGES, 1_000));
+    assert_eq!(mover.take_put_off(), BTreeMap::from([(0, PageNumber(1_000))]));
+    assert_eq!(mover.kernel().queried as u64, QUERY_PAGES);
 }
 
 #[test]
