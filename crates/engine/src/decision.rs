@@ -1,6 +1,6 @@
 //! Decisions: what to do with which pages, the reason, and the outcome.
 
-use crate::{PageNumber, PageRange, Pid};
+use crate::{HUGE_PAGE_PAGES, PageNumber, PageRange, Pid};
 use nodewise_topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 
@@ -145,26 +145,18 @@ impl Interleaving {
     /// The place of a page in the order in which pages are interleaved, which is compared with the band.
     ///
     /// Sixteen neighbours lie 1/16 apart, so that any share of many pages is exact, and neighbours go to
-    /// different nodes. Huge pages and other folios, by their first base page, are neighbours of each other,
-    /// since each hexadecimal digit of the number has its stride. Strides, and places within a sixteenth, are
-    /// by chance: threads that go through their parts in step do not all meet at one node.
+    /// different nodes. Each sixteen have an offset of their own by chance: threads that go through their
+    /// parts in step do not all meet at one node. Huge pages, by their first base page, are neighbours of
+    /// each other.
     #[must_use]
     pub const fn order(page: PageNumber, seed: u64) -> u32 {
-        /// Powers of two times them are far apart, up to 16. Other products are for some of them.
-        const STRIDES: [u64; 3] = [3, 5, 7];
-        /// Digits that count: 4 GiB. Higher ones give one offset by chance.
-        const DIGITS: u32 = 5;
-        let seed = mix(seed);
-        let within = mix((page.0 / 16) ^ seed) as u32 >> 4;
-        let (mut number, mut sixteenths, mut digit) = (page.0, 0, 0);
-        while digit < DIGITS {
-            let chance = mix((number / 16) ^ seed.rotate_left(digit));
-            sixteenths += STRIDES[(chance % 3) as usize] * (number % 16);
-            number /= 16;
-            digit += 1;
-        }
-        sixteenths += mix(number ^ seed) >> 32;
-        ((sixteenths as u32) << 28) | within
+        /// Powers of two times them are far apart, up to 16. Three times 5 is not, nor 5 times 3.
+        const STRIDES: [u64; 2] = [3, 5];
+        let (huge, base) = (page.0 / HUGE_PAGE_PAGES, page.0 % HUGE_PAGE_PAGES);
+        let sixteen = if base < 16 { huge / 16 * HUGE_PAGE_PAGES } else { page.0 / 16 * 16 };
+        let chance = mix(sixteen ^ mix(seed));
+        let stride = STRIDES[(chance >> 63) as usize];
+        (((stride * (huge + base)) as u32) << 28).wrapping_add(chance as u32)
     }
 
     /// Where the page goes, or none if it stays. The caller checks that its home is `from`.
@@ -215,12 +207,10 @@ mod tests {
 
     #[test]
     fn a_share_of_pages_is_exact_whatever_their_size() {
-        for size in [1, 2, 16, 64, 256, HUGE_PAGE_PAGES] {
-            // Chance would be off by 29 of 1024 pages, and in one case of a hundred by more than 75. By
-            // parts of a sixteenth it is there, too, for one page of sixteen.
-            let parts = if size == 1 || size == HUGE_PAGE_PAGES { 6.0 } else { 29.0 / 2.0 };
+        for size in [1, HUGE_PAGE_PAGES] {
+            // Chance would be off by 29 of 1024 pages, and in one case of a hundred by more than 75.
             for (first, pages, weights, off) in
-                [(0, 4096, [1; 4], 0.0), (999_424, 4096, [1; 4], 0.0), (77 << 20, 4000, [3, 2, 0, 5], parts)]
+                [(0, 4096, [1; 4], 0.0), (999_424, 4096, [1; 4], 0.0), (77 << 20, 4000, [3, 2, 0, 5], 6.0)]
             {
                 let all: u32 = weights.iter().sum();
                 for (got, weight) in spread(&weights, first, pages, size).into_iter().zip(weights) {
@@ -239,7 +229,7 @@ mod tests {
     /// Four balls that are thrown into four boxes at random meet by 2.13 in the fullest.
     #[test]
     fn threads_in_step_do_not_all_meet_at_one_node() {
-        for size in [1, 4, 16, HUGE_PAGE_PAGES] {
+        for size in [1, HUGE_PAGE_PAGES] {
             for stride in (0..14).map(|log| 1 << log).chain([3, 5, 7, 12, 24, 48, 96, 1000, 1023, 1025]) {
                 let all =
                     Interleaving { from: NodeIndex(0), band: (0, BAND_END), weights: vec![1; 4], seed: 1 };

@@ -278,6 +278,6 @@ mod tests {
                 seen.insert(line["action"].as_str().unwrap().to_owned());
             }
         }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["collocate", "collocate_each", "interleave"]);
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["collocate", "interleave"]);
     }
 }
