@@ -82,7 +82,7 @@ pub struct Interleaving {
 }
 
 /// The rule behind a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reason {
     /// A short sentence for people.
     pub rule: String,
@@ -115,7 +115,7 @@ pub struct Outcome {
     /// As many of them were moved before: they bounce, or the program changed.
     #[serde(default)]
     pub moved_again: u64,
-    /// Left for a later interval: the budget was spent.
+    /// Left for a later interval: the budget or the time was spent. Pages that were not looked at count, too.
     pub deferred: u64,
     /// Pinned or in use, after retries.
     pub busy: u64,

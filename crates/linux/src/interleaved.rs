@@ -88,23 +88,16 @@ impl InterleavedRanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::{Figures, Reason};
+    use nodewise_engine::Reason;
     use nodewise_topology::NodeIndex;
 
     fn interleave(start: u64) -> Decision {
         let action = Interleaving { from: NodeIndex(0), band: (0, 1 << 32), weights: vec![1; 4], seed: 1 };
-        let figures = Figures {
-            reads: Vec::new(),
-            writes: Vec::new(),
-            homes: Vec::new(),
-            local_access_percent: None,
-            controller_imbalance_percent: None,
-        };
         Decision {
             pid: Pid(1),
             range: PageRange::new(start, start + 1),
             action: Action::Interleave(action),
-            reason: Reason { rule: String::new(), figures },
+            reason: Reason::default(),
         }
     }
 

@@ -72,19 +72,11 @@ impl PutOff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodewise_engine::{Figures, Interleaving, Reason};
+    use nodewise_engine::{Interleaving, Reason};
     use nodewise_topology::NodeIndex;
 
     fn decision(start: u64, end: u64, action: Action) -> Decision {
-        let figures = Figures {
-            reads: Vec::new(),
-            writes: Vec::new(),
-            homes: Vec::new(),
-            local_access_percent: None,
-            controller_imbalance_percent: None,
-        };
-        let reason = Reason { rule: String::new(), figures };
-        Decision { pid: Pid(7), range: PageRange::new(start, end), action, reason }
+        Decision { pid: Pid(7), range: PageRange::new(start, end), action, reason: Reason::default() }
     }
 
     fn collocate(start: u64, end: u64, to: u8) -> Decision {

@@ -108,6 +108,8 @@ pub struct Mover<K> {
     refilled_ns: u64,
     /// Pages moved since they were last taken.
     moved: Vec<Moved>,
+    /// Whether the allowance had no room for a unit: to look for more would be work for nothing.
+    is_spent: bool,
     /// By job, the first page that was put off.
     put_off: BTreeMap<usize, PageNumber>,
     batch_sizer: BatchSizer,
@@ -223,6 +225,7 @@ impl<K: Kernel> Mover<K> {
             allowance_bytes: settings.budget_bytes_per_s,
             refilled_ns,
             moved: Vec::new(),
+            is_spent: false,
             put_off: BTreeMap::new(),
             batch_sizer: BatchSizer::UNKNOWN,
         }
@@ -249,6 +252,7 @@ impl<K: Kernel> Mover<K> {
     pub fn carry_out(&mut self, pid: u32, jobs: &[Job<'_>], deadline_ns: u64) -> Vec<Outcome> {
         self.refill();
         self.put_off.clear();
+        self.is_spent = false;
         let mut outcomes =
             vec![Outcome { only_reported: self.settings.dry_run, ..Outcome::default() }; jobs.len()];
         let mut waiting = Waiting::default();
@@ -268,7 +272,7 @@ impl<K: Kernel> Mover<K> {
                     outcomes[indices.clone()].iter_mut().for_each(|outcome| outcome.process_gone = true);
                     break;
                 }
-                if self.is_over(deadline_ns) || self.is_spent() {
+                if self.is_over(deadline_ns) || self.is_spent {
                     let left = range.end.0 - at;
                     for index in indices.clone() {
                         outcomes[index].planned += left;
@@ -332,11 +336,6 @@ impl<K: Kernel> Mover<K> {
 
     fn is_over(&mut self, deadline_ns: u64) -> bool {
         self.kernel.is_ending() || self.kernel.now_ns() >= deadline_ns
-    }
-
-    /// Whether nothing more may be moved now. To look for pages that would be is work for nothing then.
-    fn is_spent(&self) -> bool {
-        !self.settings.dry_run && self.allowance_bytes < PAGE_BYTES as f64
     }
 
     fn note_put_off(&mut self, job: usize, page: PageNumber) {
@@ -506,7 +505,8 @@ impl<K: Kernel> Mover<K> {
         if outcome.process_gone {
             return Some(&mut outcome.vanished);
         }
-        if self.allowance_bytes < bytes as f64 || self.is_over(deadline_ns) {
+        self.is_spent |= self.allowance_bytes < bytes as f64;
+        if self.is_spent || self.is_over(deadline_ns) {
             return Some(&mut outcome.deferred);
         }
         let reserve = self.reserve_bytes(unit.to);

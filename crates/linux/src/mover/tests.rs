@@ -390,6 +390,13 @@ fn nothing_is_looked_at_that_the_budget_has_no_room_for() {
     assert_eq!((outcome.planned, outcome.moved), (10 * QUERY_PAGES, 1_000));
     assert_eq!(mover.take_put_off(), BTreeMap::from([(0, PageNumber(1_000))]));
     assert_eq!(mover.kernel().queried as u64, QUERY_PAGES);
+    // A huge page needs more than what is left.
+    let mut fake = small_pages(10 * QUERY_PAGES);
+    fake.huge = (0..10 * QUERY_PAGES).step_by(HUGE_PAGE_PAGES as usize).collect();
+    let mut mover = self::mover(fake, settings);
+    assert_eq!(all_to_2(&mut mover, 10 * QUERY_PAGES).moved, HUGE_PAGE_PAGES);
+    assert_eq!(mover.take_put_off(), BTreeMap::from([(0, PageNumber(HUGE_PAGE_PAGES))]));
+    assert_eq!(mover.kernel().queried as u64, QUERY_PAGES);
 }
 
 #[test]
