@@ -433,7 +433,7 @@ impl Engine {
             unjudged: unjudged_pages > resident_pages as f32 * settings.from_unsettled_share,
             interleaving,
             interleaved: interleaved > 0.5 * known,
-            interleaved_resident: 2 * interleaved_pages > resident_pages,
+            nearly_all_interleaved: interleaved > 0.9 * known && 2 * interleaved_pages > resident_pages,
             samples_move_pages: by_faults,
             fresh: split || observation.processes.iter().any(|process| process.fresh),
             resident_pages,

@@ -63,10 +63,10 @@ pub struct SamplingInputs {
     pub unjudged: bool,
     /// Pages are being interleaved.
     pub interleaving: bool,
-    /// Most memory in use has been interleaved: there is nothing more to learn, only evenness to lose.
+    /// Most memory in use has been interleaved: there is little more to learn, and evenness to lose.
     pub interleaved: bool,
-    /// So has most of all resident memory, so that hardly any is still to be seen.
-    pub interleaved_resident: bool,
+    /// So has nearly all memory in use, and most that is resident: hardly any is still to be seen.
+    pub nearly_all_interleaved: bool,
     /// Every sample is a chance for the kernel to move the page.
     pub samples_move_pages: bool,
     /// A process is new, or pages are of which nothing is known yet: an eager phase begins anew.
@@ -150,8 +150,7 @@ impl SamplingSchedule {
         let undoes = inputs.samples_move_pages
             && (!self.woken || self.eager_rounds > calm_rounds)
             && inputs.interleaving
-            && inputs.interleaved
-            && inputs.interleaved_resident
+            && inputs.nearly_all_interleaved
             && !(inputs.curious || inputs.fresh);
         let done = undoes || self.calm_rounds >= calm_rounds || self.eager_rounds >= eager_rounds;
         if !done || (inputs.unjudged && self.eager_rounds < rest_rounds) {
@@ -204,7 +203,7 @@ mod tests {
         unjudged: false,
         interleaving: false,
         interleaved: false,
-        interleaved_resident: false,
+        nearly_all_interleaved: false,
         samples_move_pages: false,
         fresh: false,
         resident_pages: 1000,
@@ -251,7 +250,7 @@ mod tests {
         assert_eq!(rates(&[spread, spread, spread, spread, spread, spread, CALM]), "aaacppc");
         // The most of it: there is nothing more to learn.
         let seen = SamplingInputs { interleaved: true, ..spread };
-        let most = SamplingInputs { interleaved_resident: true, ..seen };
+        let most = SamplingInputs { nearly_all_interleaved: true, ..seen };
         assert_eq!(rates(&[CALM, most, most, spread, CALM]), "apppc");
         assert_eq!(rates(&[CALM, seen, seen, most]), "aaap", "there may be more to see");
         let curious = SamplingInputs { curious: true, ..most };
@@ -265,7 +264,7 @@ mod tests {
         let spread = SamplingInputs {
             interleaving: true,
             interleaved: true,
-            interleaved_resident: true,
+            nearly_all_interleaved: true,
             samples_move_pages: true,
             local_access_percent: Some(25.0),
             ..CALM

@@ -191,6 +191,32 @@ fn pages_read_by_all_are_reported_once_and_spread_where_there_are_no_copies() {
     }
 }
 
+/// A part looks private for a while, as one node's threads come to it first in a scan or two.
+#[test]
+fn pages_that_all_read_are_reported_though_some_look_private_at_first() {
+    for seed in 0..10 {
+        for private in [PAGES / 5, PAGES / 3] {
+            let round = Rc::new(Cell::new(0));
+            let now = Rc::clone(&round);
+            let pattern = move |page, random| {
+                let node = if page - BASE < private && now.get() < 4 { 0 } else { random_node(random, 4) };
+                Some((node, Access::Read))
+            };
+            let mut toy = Toy::new(4, PAGES, Box::new(pattern)).seed(seed);
+            (toy.tells_reads, toy.accounts, toy.pauses) = (true, true, true);
+            let mut engine = engine(&toy);
+            let mut pages = 0;
+            for at in 0..20 {
+                round.set(at);
+                let decisions = run(&mut engine, &mut toy, 1).remove(0).decisions;
+                let copies = decisions.iter().filter(|(decision, _)| decision.action == Action::Replicate);
+                pages += copies.map(|(decision, _)| decision.range.pages()).sum::<u64>();
+            }
+            assert!(pages >= PAGES * 9 / 10, "{private}, seed {seed}: {pages} of {PAGES}, {:?}", toy.rates);
+        }
+    }
+}
+
 #[test]
 fn pages_that_all_load_and_then_store_to_are_spread_and_are_none_to_copy() {
     for nodes in [2, 4, 8] {

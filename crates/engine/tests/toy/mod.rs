@@ -78,6 +78,8 @@ pub struct Toy {
     /// Pages that may move in an interval.
     pub budget: u64,
     pub dry_run: bool,
+    /// Whether nothing is sampled while the engine asks for a pause.
+    pub pauses: bool,
     /// Whether the kernel balances too: a page that faults goes to its accessor, in the first four intervals
     /// at once, later when the same node came twice in a row (`should_numa_migrate_memory`,
     /// kernel/sched/fair.c, Linux 6.12).
@@ -131,6 +133,7 @@ impl Toy {
             hints: Vec::new(),
             budget: u64::MAX,
             dry_run: false,
+            pauses: false,
             kernel: false,
             accounts: false,
             interleaved: Vec::new(),
@@ -359,7 +362,9 @@ impl Machine for Toy {
         self.now_ns += 1_000_000_000;
         let mut samples = Vec::new();
         let pages: Vec<u64> = self.homes.keys().copied().collect();
+        let is_paused = self.pauses && self.rates.last() == Some(&SamplingRate::Paused);
         match self.sampling {
+            _ if is_paused => {}
             Sampling::HintFaults { percent } if self.huge => {
                 for chunk in pages.chunks(HUGE_PAGE_PAGES as usize) {
                     if !self.is_huge(chunk[0]) {
