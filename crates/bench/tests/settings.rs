@@ -15,6 +15,8 @@ changed() { ! restored; }
 journal=/run/nodewise/settings.json
 # Without the values that settings were given since, which are more and more.
 originals() { sed '/written/,$d' $journal; }
+# Settings are changed one after another, and each is in the journal first.
+settled() { originals >journal; sleep 1; [ \"$(originals)\" = \"$(cat journal)\" ]; }
 check() { name=$1; shift; if \"$@\"; then echo \"$name: yes\"; else echo \"$name: NO\"; cat before now; fi; }
 no() { ! \"$@\"; }
 # is_nice PID NICENESS
@@ -98,7 +100,7 @@ fn what_kill_9_leaves_is_put_back_by_the_next_start_and_two_do_not_disturb_each_
         # The second leaves the first's settings alone, whoever ends first.
         $NODEWISE attach $target 2>/dev/null & first=$!
         within 60 changed
-        look of-first; originals >journal
+        within 20 settled
         $NODEWISE run -- sh -c 'true' 2>err; check 'the second runs' [ $? = 0 ]
         check 'the first is still there' kill -0 $first
         check 'its journal too' [ \"$(originals)\" = \"$(cat journal)\" ]
