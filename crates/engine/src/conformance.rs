@@ -348,7 +348,9 @@ fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeInde
         Action::CollocateEach { pages } => {
             pages.iter().find(|target| target.page == page).map(|target| target.to)
         }
-        Action::Interleave(interleaving) => interleaving.target(page).filter(|_| home == interleaving.from),
+        Action::Interleave(interleaving) => {
+            interleaving.target(page, 1).filter(|_| home == interleaving.from)
+        }
         Action::Replicate | Action::Split { .. } | Action::Collapse { .. } => None,
     }
 }

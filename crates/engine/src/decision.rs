@@ -143,27 +143,33 @@ pub(crate) const BAND_END: u64 = 1 << 32;
 
 impl Interleaving {
     /// The place of a page in the order in which pages are interleaved, which is compared with the band.
+    /// `pages`: how many base pages move at once with it, those of a huge page or another folio, or 1.
     ///
-    /// Sixteen neighbours lie 1/16 apart, so that any share of many pages is exact, and neighbours go to
+    /// Sixteen neighbours of a size lie 1/16 apart, so that any share of many is exact, and neighbours go to
     /// different nodes. Each sixteen have an offset of their own by chance: threads that go through their
-    /// parts in step do not all meet at one node. Huge pages, by their first base page, are neighbours of
-    /// each other.
+    /// parts in step do not all meet at one node.
     #[must_use]
-    pub const fn order(page: PageNumber, seed: u64) -> u32 {
+    pub const fn order(page: PageNumber, pages: u64, seed: u64) -> u32 {
         /// Powers of two times them are far apart, up to 16. Three times 5 is not, nor 5 times 3.
         const STRIDES: [u64; 2] = [3, 5];
         let (huge, base) = (page.0 / HUGE_PAGE_PAGES, page.0 % HUGE_PAGE_PAGES);
-        let sixteen = if base < 16 { huge / 16 * HUGE_PAGE_PAGES } else { page.0 / 16 * 16 };
+        let (number, sixteen) = match pages {
+            // The tables of docs/simulator.md are by this order of base pages.
+            1 if base < 16 => (huge + base, huge / 16 * HUGE_PAGE_PAGES),
+            1 => (huge + base, page.0 / 16 * 16),
+            _ => (page.0 / pages, page.0 / pages / 16 * if pages < 16 { 16 } else { pages }),
+        };
         let chance = mix(sixteen ^ mix(seed));
         let stride = STRIDES[(chance >> 63) as usize];
-        (((stride * (huge + base)) as u32) << 28).wrapping_add(chance as u32)
+        (((stride * number) as u32) << 28).wrapping_add(chance as u32)
     }
 
-    /// Where the page goes, or none if it stays. The caller checks that its home is `from`.
+    /// Where the page goes, and `pages` base pages with it, or none if they stay. The caller checks that
+    /// their home is `from`.
     #[must_use]
-    pub fn target(&self, page: PageNumber) -> Option<NodeIndex> {
+    pub fn target(&self, page: PageNumber, pages: u64) -> Option<NodeIndex> {
         let (begin, end) = self.band;
-        let order = u64::from(Self::order(page, self.seed));
+        let order = u64::from(Self::order(page, pages, self.seed));
         if order < begin || order >= end {
             return None;
         }
@@ -200,7 +206,7 @@ mod tests {
         let all = Interleaving { from: NodeIndex(0), band: (0, BAND_END), weights, seed: 1 };
         let mut shares = vec![0; all.weights.len()];
         for page in 0..pages {
-            shares[all.target(PageNumber(first + page * size)).unwrap().get()] += 1;
+            shares[all.target(PageNumber(first + page * size), size).unwrap().get()] += 1;
         }
         shares
     }
@@ -226,10 +232,21 @@ mod tests {
         }
     }
 
+    /// Of sixteen neighbours, any in a row are spread but for one. Sixty-four begin and end within such.
+    #[test]
+    fn few_folios_of_any_size_are_spread_evenly() {
+        for size in (0..=9).map(|log| 1 << log) {
+            for first in (0..64).map(|at| at * 7 * HUGE_PAGE_PAGES) {
+                let shares = spread(&[1; 4], first, 64, size);
+                assert!(shares.iter().all(|share| (14..=18).contains(share)), "{size}, {first}: {shares:?}");
+            }
+        }
+    }
+
     /// Four balls that are thrown into four boxes at random meet by 2.13 in the fullest.
     #[test]
     fn threads_in_step_do_not_all_meet_at_one_node() {
-        for size in [1, HUGE_PAGE_PAGES] {
+        for size in [1, 16, 256, HUGE_PAGE_PAGES] {
             for stride in (0..14).map(|log| 1 << log).chain([3, 5, 7, 12, 24, 48, 96, 1000, 1023, 1025]) {
                 let all =
                     Interleaving { from: NodeIndex(0), band: (0, BAND_END), weights: vec![1; 4], seed: 1 };
@@ -237,7 +254,7 @@ mod tests {
                     let mut met = [0; 4];
                     for thread in 0..4 {
                         let page = PageNumber((thread * stride + step) * size);
-                        met[all.target(page).unwrap().get()] += 1;
+                        met[all.target(page, size).unwrap().get()] += 1;
                     }
                     f64::from(met.into_iter().max().unwrap())
                 };

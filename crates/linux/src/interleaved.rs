@@ -70,7 +70,7 @@ impl InterleavedRanges {
         let some = ranges.min(LOOKED_AT.0 / LOOKED_AT.1);
         let in_turn = interleaved.iter().chain(interleaved.iter()).skip(self.turn % ranges).take(some);
         let seen = in_turn.map(|(range, &(end, seed))| {
-            let waits = |page| u64::from(Interleaving::order(page, seed)) >= end;
+            let waits = |page, pages| u64::from(Interleaving::order(page, pages, seed)) >= end;
             let (pages, mut all, mut waiting) = known.unmoved(range, most, nodes, &is_huge, waits);
             all.iter_mut().chain(&mut waiting).for_each(|share| *share /= pages.max(1) as f32);
             Unmoved { range, all, waiting }

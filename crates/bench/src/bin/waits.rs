@@ -74,8 +74,8 @@ fn main() -> anyhow::Result<()> {
                 let to = nodes[(2 * turn + which + 1) % nodes.len()];
                 let first = PageNumber(memory.address() / 4096);
                 let range = PageRange::new(first.0, first.0 + memory.pages() as u64);
-                let target = |_, _| Some(to);
-                let jobs = [Job { range, mappers: &Vec::new, target: &target, first_decides: true }];
+                let target = |_, _, _| Some(to);
+                let jobs = [Job { range, mappers: &Vec::new, target: &target, whole_folios: true }];
                 std::thread::sleep(Duration::from_millis(300));
                 let at_rest = longest_ns.swap(0, Ordering::Relaxed);
                 let outcome = mover.carry_out(std::process::id(), &jobs, u64::MAX)[0];

@@ -178,10 +178,15 @@ impl<'a> Part<'a> {
         let seed = seed.wrapping_add(progress.map_or(0, |progress| progress.times - 1).into());
         let homes = shared.evidence.homes();
         let known: f32 = homes.iter().sum();
+        let pages_at_once = shared.process.map.pages_at_once(range);
         let known_well = progress.filter(|progress| progress.unmoved.is_some());
         // Best by looking at pages: others, the kernel among them, may have moved some.
-        let sampled =
-            || shared.process.map.homes_in(range, |page| u64::from(Interleaving::order(page, seed)) >= done);
+        let sampled = || {
+            shared
+                .process
+                .map
+                .homes_in(range, |page| u64::from(Interleaving::order(page, pages_at_once, seed)) >= done)
+        };
         let looked_at = known_well.map(|progress| progress.waiting.clone()).or_else(sampled);
         let waiting = match (looked_at, progress) {
             (Some(waiting), _) => waiting,
@@ -193,7 +198,6 @@ impl<'a> Part<'a> {
             (None, _) if known > 0.0 => homes.iter().map(|home| home / known).collect(),
             (None, _) => return None,
         };
-        let pages_at_once = shared.process.map.pages_at_once(range);
         (done < BAND_END).then_some(Self { shared, range, done, waiting, seed, pages_at_once })
     }
 
@@ -242,7 +246,9 @@ impl<'a> Part<'a> {
             return None;
         }
         let at_home = records.iter().filter(|(_, record)| record.home().map(usize::from) == Some(home));
-        let orders = at_home.map(|&(page, _)| u64::from(Interleaving::order(PageNumber(page), self.seed)));
+        let orders = at_home.map(|&(page, _)| {
+            u64::from(Interleaving::order(PageNumber(page), self.pages_at_once, self.seed))
+        });
         let mut waiting: Vec<u64> = orders.filter(|&order| order >= self.done).collect();
         waiting.sort_unstable();
         Some(waiting)

@@ -212,7 +212,7 @@ impl Toy {
         for &(&page, &home) in pages.iter().filter(|(page, _)| !self.moves.contains_key(page)) {
             let share = 1.0 / pages.len() as f32;
             all[usize::from(home)] += share;
-            if u64::from(Interleaving::order(PageNumber(self.unit(page)), seed)) >= end {
+            if u64::from(Interleaving::order(PageNumber(page), self.unit_pages(page), seed)) >= end {
                 waiting[usize::from(home)] += share;
             }
         }
@@ -224,7 +224,12 @@ impl Toy {
     }
 
     fn unit(&self, page: u64) -> u64 {
-        if self.is_huge(page) { page / HUGE_PAGE_PAGES * HUGE_PAGE_PAGES } else { page }
+        page / self.unit_pages(page) * self.unit_pages(page)
+    }
+
+    /// How many pages move at once with this one.
+    fn unit_pages(&self, page: u64) -> u64 {
+        if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 }
     }
 
     /// Share of each node as home.
@@ -260,7 +265,7 @@ impl Toy {
         if self.kernel {
             let unit = self.unit(page);
             if self.last.insert(unit, node) == Some(node) || self.now_ns <= 4_000_000_000 {
-                let size = if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 };
+                let size = self.unit_pages(page);
                 self.homes.range_mut(unit..unit + size).for_each(|(_, home)| *home = node);
             }
         }
@@ -315,7 +320,7 @@ impl Toy {
                     .filter_map(|(&page, &home)| match action {
                         Action::Collocate { to } => Some((page, to.0)),
                         Action::Interleave(i) if i.from.0 == home => {
-                            Some((page, i.target(PageNumber(self.unit(page)))?.0))
+                            Some((page, i.target(PageNumber(page), self.unit_pages(page))?.0))
                         }
                         _ => None,
                     })
@@ -324,7 +329,7 @@ impl Toy {
         };
         for (page, to) in pages {
             let unit = self.unit(page);
-            let size = if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 };
+            let size = self.unit_pages(page);
             let Some(&home) = self.homes.get(&unit) else { continue };
             if home == to {
                 continue;

@@ -370,15 +370,15 @@ impl KnownHomes {
     }
 
     /// How many pages of a range are known. With them come, by home node, those that may still be
-    /// interleaved: all, and those that `waits` picks. A folio is picked as its first page is. A range
-    /// with more than `most` blocks of 2 MiB is looked at in part.
+    /// interleaved: all, and those that `waits` picks, given how many move at once with it. A range with
+    /// more than `most` blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
         most: u64,
         nodes: usize,
         is_huge: impl Fn(PageNumber) -> bool,
-        waits: impl Fn(PageNumber) -> bool,
+        waits: impl Fn(PageNumber, u64) -> bool,
     ) -> (u64, Vec<f32>, Vec<f32>) {
         let (mut known, mut all, mut waiting) = (0, vec![0.0; nodes], vec![0.0; nodes]);
         let within = range.start.huge().0..range.end.0;
@@ -398,7 +398,7 @@ impl KnownHomes {
             let whole = matches!(block, Block::Same(_)) && moved.is_some_and(Moved::is_of_huge_page);
             let folio_pages = self.folio_pages(first);
             let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
-                .then(|| waits(PageNumber(first)));
+                .then(|| waits(PageNumber(first), HUGE_PAGE_PAGES));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {
                 if home == ABSENT {
                     continue;
@@ -411,7 +411,7 @@ impl KnownHomes {
                     continue;
                 }
                 all[usize::from(home)] += 1.0;
-                let waits = at_once.unwrap_or_else(|| waits(PageNumber(page - page % folio_pages)));
+                let waits = at_once.unwrap_or_else(|| waits(PageNumber(page), folio_pages));
                 waiting[usize::from(home)] += if waits { 1.0 } else { 0.0 };
             }
         }

@@ -73,7 +73,7 @@ fn counts_what_was_never_moved() {
     note(&mut known, 100..1024, 0);
     note(&mut known, 1024..2048, 1);
     known.note_huge(PageNumber(2048), NodeIndex(2));
-    let even = |page: PageNumber| page.0 % 2 == 0;
+    let even = |page: PageNumber, _| page.0 % 2 == 0;
     let range = PageRange::new(50, 2 << 30);
     let shares = |known: &KnownHomes| known.unmoved(range, 1024, 4, |_| false, even);
     assert_eq!(shares(&known), (2460, vec![924.0, 1024.0, 512.0, 0.0], vec![462.0, 512.0, 256.0, 0.0]));
@@ -101,15 +101,16 @@ fn counts_what_was_never_moved() {
     known.note_huge(PageNumber(512), NodeIndex(2));
     note(&mut known, 1024..1536, 2);
     let (is_huge, range) = (|page: PageNumber| page.0 == 512, PageRange::new(512, 1536));
-    let waiting = |which: &dyn Fn(PageNumber) -> bool| known.unmoved(range, 1024, 4, is_huge, which).2[2];
-    assert_eq!((waiting(&even), waiting(&|page| !even(page))), (512.0 + 256.0, 256.0));
+    let waiting =
+        |which: &dyn Fn(PageNumber, u64) -> bool| known.unmoved(range, 1024, 4, is_huge, which).2[2];
+    assert_eq!((waiting(&even), waiting(&|page, pages| !even(page, pages))), (512.0 + 256.0, 256.0));
     // As a folio of four pages does, once one was seen there.
     let mut known = KnownHomes::default();
     note(&mut known, 1024..1536, 2);
     for page in 1028..1032 {
         known.note_moved(PageNumber(page), Placed::Interleaved);
     }
-    let third = |page: PageNumber| page.0 % 4 == 3;
+    let third = |page: PageNumber, pages: u64| page.0 / pages * pages % 4 == 3;
     let waiting = |known: &KnownHomes| known.unmoved(range, 1024, 4, |_| false, third).2[2] as u64;
     assert_eq!(waiting(&known), 127);
     known.note_folio(PageNumber(1028), 4);

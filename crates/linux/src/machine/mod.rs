@@ -401,9 +401,9 @@ impl LinuxMachine {
         let targets: Vec<_> = decisions
             .iter()
             .map(|decision| {
-                move |page: PageNumber, home: NodeId| {
+                move |page: PageNumber, pages: u64, home: NodeId| {
                     let at = topology.index_of(home)?;
-                    let to = target(&decision.action, page, at)?;
+                    let to = target(&decision.action, page, pages, at)?;
                     // The kernel may have taken a page away from where we put it; chasing it would be
                     // bouncing. And what several nodes were seen to use is not collocated
                     // for looking private in a few scans.
@@ -430,8 +430,8 @@ impl LinuxMachine {
                 // Nothing of it is moved.
                 let only_reported = decision.action == Action::Replicate;
                 let end = if only_reported { left.start } else { left.end };
-                let first_decides = matches!(decision.action, Action::Interleave(_));
-                Job { range: PageRange { end, ..left }, mappers, target, first_decides }
+                let whole_folios = matches!(decision.action, Action::Interleave(_));
+                Job { range: PageRange { end, ..left }, mappers, target, whole_folios }
             })
             .collect();
         let mut outcomes = self.mover.carry_out(pid.0, &jobs, deadline_ns);
@@ -476,15 +476,17 @@ fn time_to_move(allowed: Duration, looked: Duration) -> Duration {
     looked.clamp(allowed, MOST * allowed)
 }
 
-/// Where the decision wants a page that is at `home`.
-fn target(action: &Action, page: PageNumber, home: NodeIndex) -> Option<NodeIndex> {
+/// Where the decision wants a page that is at `home`, and `pages` base pages with it.
+fn target(action: &Action, page: PageNumber, pages: u64, home: NodeIndex) -> Option<NodeIndex> {
     match action {
         Action::Collocate { to } => Some(*to),
         Action::CollocateEach { pages } => {
             let at = pages.binary_search_by_key(&page, |target| target.page).ok()?;
             Some(pages[at].to)
         }
-        Action::Interleave(interleaving) => interleaving.target(page).filter(|_| home == interleaving.from),
+        Action::Interleave(interleaving) => {
+            interleaving.target(page, pages).filter(|_| home == interleaving.from)
+        }
         // A stock kernel has one page table a process: this can only be reported.
         Action::Replicate | Action::Split { .. } | Action::Collapse { .. } => None,
     }

@@ -208,10 +208,11 @@ pub struct Job<'a> {
     /// included. Only pages that no other process has mapped are moved; without any, only pages that this
     /// process alone has. They are asked for when the first page is to be moved: to find them takes time.
     pub mappers: &'a dyn Fn() -> Vec<Mapper>,
-    /// Where the page should go, given its home; none to leave it.
-    pub target: &'a dyn Fn(PageNumber, NodeId) -> Option<NodeId>,
-    /// Whether the first page of a folio decides where all of it goes, and not any of its pages.
-    pub first_decides: bool,
+    /// Where so many pages should go that are one, given the first of them and their home; none to leave
+    /// them.
+    pub target: &'a dyn Fn(PageNumber, u64, NodeId) -> Option<NodeId>,
+    /// Whether a folio is asked for as a whole, and not each of its pages.
+    pub whole_folios: bool,
 }
 
 impl<K: Kernel> Mover<K> {
@@ -392,7 +393,7 @@ impl<K: Kernel> Mover<K> {
                 // A range that holds less than half of a huge page must not pull the rest along.
                 let covered = PageRange::new(block, block + HUGE_PAGE_PAGES).intersect(job.range).pages();
                 let home = NodeId(homes[0] as u32);
-                let to = (job.target)(PageNumber(block), home).filter(|&to| to != home);
+                let to = (job.target)(PageNumber(block), HUGE_PAGE_PAGES, home).filter(|&to| to != home);
                 if let Some(to) = to.filter(|_| covered * 2 > HUGE_PAGE_PAGES) {
                     units.push(Unit {
                         job: index,
@@ -406,11 +407,12 @@ impl<K: Kernel> Mover<K> {
                     });
                 }
             } else {
-                let mut found = small_units(PageRange::new(page, end), homes, index, job, by);
+                let small = Small { first: page, homes, index, job, by: &by };
+                let mut found = small.pages();
                 if !found.is_empty() {
                     let pages: Vec<PageNumber> = found.iter().map(|unit| unit.page).collect();
                     if let Some(folios) = self.kernel.folios(pid, PageRange::new(page, end), &pages) {
-                        found = by_folio(&found, &folios, PageNumber(page), job.first_decides);
+                        found = small.folios(&found, &folios);
                     }
                 }
                 units.append(&mut found);
@@ -656,44 +658,62 @@ impl<K: Kernel> Mover<K> {
     }
 }
 
-/// The base pages of a range that a job wants elsewhere.
-fn small_units(
-    range: PageRange,
-    homes: &[i32],
+/// Memory smaller than huge pages, within 2 MiB.
+struct Small<'a> {
+    first: u64,
+    /// The home of each page, from the first on.
+    homes: &'a [i32],
     index: usize,
-    job: &Job<'_>,
-    by: impl Fn(u64) -> (u32, PageNumber),
-) -> Vec<Unit> {
-    let present = (range.start.0..range.end.0).zip(homes).filter(|&(_, &home)| home >= 0);
-    let unit = |(page, &home): (u64, &i32)| {
-        let home = NodeId(home as u32);
-        let to = (job.target)(PageNumber(page), home).filter(|&to| to != home)?;
-        let (by, flags, page) = (by(page), MoveFlags::Exclusive, PageNumber(page));
-        Some(Unit { job: index, page, pages: 1, by, from: home, to, flags, tries: 0 })
-    };
-    present.filter_map(unit).collect()
+    job: &'a Job<'a>,
+    by: &'a dyn Fn(u64) -> (u32, PageNumber),
 }
 
-/// The same by folio: one unit for each that is to move. `folios` are those from `start` on.
-fn by_folio(units: &[Unit], folios: &[u16], start: PageNumber, first_decides: bool) -> Vec<Unit> {
-    let mut left = units;
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < folios.len() {
-        let (page, pages) = (start.0 + at as u64, u64::from(folios[at]).max(1));
-        let here = left.partition_point(|unit| unit.page.0 < page + pages);
-        let (of_folio, rest) = left.split_at(here);
-        left = rest;
-        at += pages as usize;
-        let Some(&unit) = of_folio.first() else { continue };
-        // A page within a folio of which the window has no more than half stays with it.
-        let begins = folios[(page - start.0) as usize] > 0;
-        if begins && (pages == 1 || !first_decides || unit.page.0 == page) {
-            // The place is that of a page which is there; it takes the others along.
-            found.push(Unit { page: PageNumber(page), pages, ..unit });
-        }
+impl Small<'_> {
+    /// The base pages that the job wants elsewhere.
+    fn pages(&self) -> Vec<Unit> {
+        let all = self.first..self.first + self.homes.len() as u64;
+        all.filter_map(|page| self.unit(PageNumber(page), 1, page)).collect()
     }
-    found
+
+    /// The same by folio: one unit for each that is to move. `folios` are those from the first page on.
+    fn folios(&self, pages: &[Unit], folios: &[u16]) -> Vec<Unit> {
+        let mut left = pages;
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < folios.len() {
+            let (page, pages) = (self.first + at as u64, u64::from(folios[at]).max(1));
+            let here = left.partition_point(|unit| unit.page.0 < page + pages);
+            let (of_folio, rest) = left.split_at(here);
+            left = rest;
+            // A page within a folio of which the window has no more than half stays with it.
+            let begins = folios[at] > 0;
+            at += pages as usize;
+            if !begins {
+                continue;
+            }
+            // The place is that of a page which is there; it takes the others along.
+            if self.job.whole_folios && pages > 1 {
+                let there = (page..self.first + at as u64).find(|&page| self.home(page).is_some());
+                found.extend(there.and_then(|there| self.unit(PageNumber(page), pages, there)));
+            } else if let Some(&unit) = of_folio.first() {
+                found.push(Unit { page: PageNumber(page), pages, ..unit });
+            }
+        }
+        found
+    }
+
+    /// So many pages from this one on, of which the one is `there`, if the job wants them elsewhere.
+    fn unit(&self, page: PageNumber, pages: u64, there: u64) -> Option<Unit> {
+        let home = self.home(there)?;
+        let to = (self.job.target)(page, pages, home).filter(|&to| to != home)?;
+        let (by, flags) = ((self.by)(there), MoveFlags::Exclusive);
+        Some(Unit { job: self.index, page, pages, by, from: home, to, flags, tries: 0 })
+    }
+
+    fn home(&self, page: u64) -> Option<NodeId> {
+        let home = *self.homes.get((page - self.first) as usize)?;
+        (home >= 0).then_some(NodeId(home as u32))
+    }
 }
 
 const EPERM: i32 = 1;

@@ -1,4 +1,6 @@
 use super::*;
+use nodewise_engine::Interleaving;
+use nodewise_topology::NodeIndex;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -175,9 +177,9 @@ fn small_pages(count: u64) -> Fake {
 }
 
 fn all_to_2(mover: &mut Mover<Fake>, pages: u64) -> Outcome {
-    let target = |_, _| Some(NodeId(2));
+    let target = |_, _, _| Some(NodeId(2));
     let job =
-        Job { range: PageRange::new(0, pages), mappers: &Vec::new, target: &target, first_decides: true };
+        Job { range: PageRange::new(0, pages), mappers: &Vec::new, target: &target, whole_folios: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     outcome
@@ -200,17 +202,17 @@ fn pages_that_a_stranger_has_mapped_are_not_moved_from_under_him() {
     fake.huge = [HUGE_PAGE_PAGES, 2 * HUGE_PAGE_PAGES].into();
     fake.strangers = [7, 8, HUGE_PAGE_PAGES + 3].into();
     let mut mover = mover(fake, MoverSettings::default());
-    let target = |_, _| Some(NodeId(2));
+    let target = |_, _, _| Some(NodeId(2));
     let range = PageRange::new(5, 4 * HUGE_PAGE_PAGES);
     let whole = PageRange::new(0, 4 * HUGE_PAGE_PAGES);
     let both = || vec![mapper(1, whole, 0), mapper(9, whole, 10_000)];
-    mover.carry_out(1, &[Job { range, mappers: &both, target: &target, first_decides: true }], u64::MAX);
+    mover.carry_out(1, &[Job { range, mappers: &both, target: &target, whole_folios: true }], u64::MAX);
     let from_under_all = std::mem::take(&mut mover.kernel().from_under_all);
     let small = (5..HUGE_PAGE_PAGES).chain(3 * HUGE_PAGE_PAGES..4 * HUGE_PAGE_PAGES);
     let expected = small.filter(|page| ![7, 8].contains(page)).chain([2 * HUGE_PAGE_PAGES]);
     assert_eq!(from_under_all, expected.collect());
     mover.kernel().homes.values_mut().for_each(|home| *home = 1);
-    mover.carry_out(1, &[Job { range, mappers: &Vec::new, target: &target, first_decides: true }], u64::MAX);
+    mover.carry_out(1, &[Job { range, mappers: &Vec::new, target: &target, whole_folios: true }], u64::MAX);
     assert!(mover.kernel().from_under_all.is_empty());
 }
 
@@ -226,8 +228,8 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
     let part = PageRange::new;
     let mappers =
         || vec![mapper(1, part(0, 100), 0), mapper(8, part(10, 60), 1010), mapper(9, part(60, 100), 2060)];
-    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 2) as u32));
-    let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, first_decides: true };
+    let target = |page: PageNumber, _, _| Some(NodeId(1 + (page.0 % 2) as u32));
+    let job = Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, whole_folios: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_adds_up(&outcome);
     assert_eq!((outcome.planned, outcome.moved), (100, 100));
@@ -239,7 +241,7 @@ fn shared_pages_that_the_first_process_never_touched_are_moved_by_those_who_have
     assert_eq!(
         mover.carry_out(
             1,
-            &[Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, first_decides: true }],
+            &[Job { range: PageRange::new(0, 100), mappers: &mappers, target: &target, whole_folios: true }],
             u64::MAX
         )[0]
         .planned,
@@ -255,16 +257,16 @@ fn shared_pages_are_found_where_they_were_seen() {
     let mappers = || (1..=90).map(|other| mapper(other, all, 1000 * u64::from(other))).collect();
     let seen = (0..50).map(|page| (1000 + page, (90, PageNumber(90_000 + page)))).collect();
     let mut mover = mover(Fake { homes, seen, ..Fake::default() }, MoverSettings::default());
-    let target = |_, _| Some(NodeId(2));
+    let target = |_, _, _| Some(NodeId(2));
     let job =
-        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, first_decides: true };
+        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, whole_folios: true };
     let outcome = mover.carry_out(1, &[job], u64::MAX)[0];
     assert_eq!((outcome.planned, outcome.moved), (50, 50));
     // A process that has not mapped it, or no longer, is not asked.
     mover.kernel().seen.values_mut().for_each(|(other, _)| *other = 91);
     mover.kernel().homes.values_mut().for_each(|home| *home = 0);
     let job =
-        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, first_decides: true };
+        Job { range: PageRange::new(1000, 1100), mappers: &mappers, target: &target, whole_folios: true };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].planned, 0);
 }
 
@@ -282,9 +284,8 @@ fn moves_all_in_calls_of_bounded_time() {
 #[test]
 fn calls_have_one_target_but_for_what_is_left_at_the_end() {
     let mut mover = mover(small_pages(4000), MoverSettings::default());
-    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
-    let job =
-        Job { range: PageRange::new(0, 4000), mappers: &Vec::new, target: &target, first_decides: true };
+    let target = |page: PageNumber, _, _| Some(NodeId(1 + (page.0 % 3) as u32));
+    let job = Job { range: PageRange::new(0, 4000), mappers: &Vec::new, target: &target, whole_folios: true };
     assert_eq!(mover.carry_out(1, &[job], u64::MAX)[0].moved, 4000);
     let fake = mover.kernel();
     assert!(fake.calls.len() > 4 && fake.turns <= 2, "{} turns in {:?}", fake.turns, fake.calls);
@@ -323,12 +324,12 @@ fn a_huge_page_is_one_entry_and_never_moved_twice() {
 #[test]
 fn small_jobs_share_calls() {
     let mut mover = mover(small_pages(6400), MoverSettings::default());
-    let target = |_, _| Some(NodeId(1));
+    let target = |_, _, _| Some(NodeId(1));
     let job = |n: u64| Job {
         range: PageRange::new(n * 10, n * 10 + 10),
         mappers: &Vec::new,
         target: &target,
-        first_decides: true,
+        whole_folios: true,
     };
     let jobs: Vec<Job<'_>> = (0..640).map(job).collect();
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
@@ -342,14 +343,14 @@ fn memory_that_two_nodes_give_pages_of_is_looked_at_once() {
     const PAGES: u64 = 3 * QUERY_PAGES;
     let fake = Fake { homes: (0..PAGES).map(|page| (page, (page % 4) as i32)).collect(), ..Fake::default() };
     let mut mover = mover(fake, MoverSettings::default());
-    let leaving = |from| move |_: PageNumber, home: NodeId| (home.0 == from).then_some(NodeId(2));
+    let leaving = |from| move |_: PageNumber, _, home: NodeId| (home.0 == from).then_some(NodeId(2));
     let (from_0, from_3) = (leaving(0), leaving(3));
     let range = PageRange::new(0, PAGES);
-    let jobs = [&from_0 as &dyn Fn(PageNumber, NodeId) -> Option<NodeId>, &from_3].map(|target| Job {
+    let jobs = [&from_0 as &dyn Fn(PageNumber, u64, NodeId) -> Option<NodeId>, &from_3].map(|target| Job {
         range,
         mappers: &Vec::new,
         target,
-        first_decides: true,
+        whole_folios: true,
     });
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     outcomes.iter().for_each(assert_adds_up);
@@ -365,11 +366,11 @@ fn looking_goes_on_where_it_broke_off() {
     const PAGES: u64 = 10 * QUERY_PAGES;
     let homes = (0..PAGES).map(|page| (page, if page + 1 < PAGES { 2 } else { 0 })).collect();
     let mut mover = mover(Fake { homes, look_ns: 10_000, ..Fake::default() }, MoverSettings::default());
-    let target = |_, _| Some(NodeId(2));
+    let target = |_, _, _| Some(NodeId(2));
     let (mut next, mut turns) = (Some(PageNumber(0)), 0);
     while let Some(start) = next {
         let range = PageRange { start, end: PageNumber(PAGES) };
-        let job = Job { range, mappers: &Vec::new, target: &target, first_decides: true };
+        let job = Job { range, mappers: &Vec::new, target: &target, whole_folios: true };
         let deadline_ns = mover.kernel.clock_ns + 100_000_000;
         assert_adds_up(&mover.carry_out(1, &[job], deadline_ns)[0]);
         next = mover.take_put_off().get(&0).copied();
@@ -506,10 +507,10 @@ proptest! {
         }
         let settings = MoverSettings { budget_bytes_per_s: (budget_pages * PAGE_BYTES) as f64, ..MoverSettings::default() };
         let mut mover = mover(fake, settings);
-        let target = |page: PageNumber, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
+        let target = |page: PageNumber, _, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
         let all = |start| move || vec![mapper(1, PageRange::new(start, 4000), start)];
         let [a, b, c] = [all(100), all(900), all(50)];
-        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target, first_decides: true };
+        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target, whole_folios: true };
         let jobs: [Job<'_>; 4] = [job(100, 900, &a), job(900, 950, &b), job(700, 2900, &Vec::new), job(50, 40, &c)];
         let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
         outcomes.iter().for_each(assert_adds_up);
@@ -520,12 +521,12 @@ proptest! {
 fn a_page_that_an_earlier_job_moves_is_no_later_ones() {
     let fake = Fake { homes: (0..4000).map(|page| (page, 3)).collect(), ..Fake::default() };
     let mut mover = mover(fake, MoverSettings::default());
-    let from = |home: u32, to: u32| move |_, at: NodeId| (at == NodeId(home)).then_some(NodeId(to));
+    let from = |home: u32, to: u32| move |_, _, at: NodeId| (at == NodeId(home)).then_some(NodeId(to));
     let (first, second) = (from(3, 0), from(0, 1));
     let range = PageRange::new(0, 4000);
     let jobs = [
-        Job { range, mappers: &Vec::new, target: &first, first_decides: true },
-        Job { range, mappers: &Vec::new, target: &second, first_decides: true },
+        Job { range, mappers: &Vec::new, target: &first, whole_folios: true },
+        Job { range, mappers: &Vec::new, target: &second, whole_folios: true },
     ];
     let outcomes = mover.carry_out(1, &jobs, u64::MAX);
     assert_eq!((outcomes[0].moved, outcomes[1].planned), (4000, 0));
@@ -536,16 +537,12 @@ fn a_page_that_an_earlier_job_moves_is_no_later_ones() {
 /// Pages for three nodes, of which the fake moves one in 10 us.
 fn carried_out(fake: Fake, deadline_ns: u64) -> (Outcome, u64) {
     let mut mover = mover(fake, MoverSettings::default());
-    let target = |page: PageNumber, _| Some(NodeId(1 + (page.0 % 3) as u32));
+    let target = |page: PageNumber, _, _| Some(NodeId(1 + (page.0 % 3) as u32));
     let mappers = || panic!("nobody asks who has mapped it where nothing is moved");
     let job =
-        Job { range: PageRange::new(0, 15_000), mappers: &Vec::new, target: &target, first_decides: true };
-    let nothing = Job {
-        range: PageRange::new(15_000, 20_000),
-        mappers: &mappers,
-        target: &target,
-        first_decides: true,
-    };
+        Job { range: PageRange::new(0, 15_000), mappers: &Vec::new, target: &target, whole_folios: true };
+    let nothing =
+        Job { range: PageRange::new(15_000, 20_000), mappers: &mappers, target: &target, whole_folios: true };
     let outcome = mover.carry_out(1, &[job, nothing], deadline_ns)[0];
     assert_adds_up(&outcome);
     (outcome, mover.kernel().clock_ns)
@@ -577,13 +574,13 @@ fn pages_of_a_folio_move_together_and_once() {
     let fake =
         || Fake { homes: (0..PAGES).map(|page| (page, 0)).collect(), folio_pages: 16, ..Fake::default() };
     let new = || mover(fake(), MoverSettings::default());
-    let third = |page: PageNumber, home: NodeId| {
-        let order = page.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    let third = |page: PageNumber, pages: u64, home: NodeId| {
+        let order = (page.0 / pages).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         (home.0 == 0 && order % 3 == 0).then(|| NodeId(1 + (order / 3 % 3) as u32))
     };
     let range = PageRange::new(0, PAGES);
     let mut spread = new();
-    let job = Job { range, mappers: &Vec::new, target: &third, first_decides: true };
+    let job = Job { range, mappers: &Vec::new, target: &third, whole_folios: true };
     let outcome = spread.carry_out(1, &[job], u64::MAX)[0];
     let moved = spread.take_moved();
     assert!(moved.len().abs_diff(PAGES as usize / 3) < PAGES as usize / 20, "{}", moved.len());
@@ -591,7 +588,30 @@ fn pages_of_a_folio_move_together_and_once() {
     assert!(spread.kernel().moves.values().all(|&moves| moves == 1));
     assert!(moved.iter().all(|one| one.pages == 1 && one.to == spread.kernel().node_of(one.page)));
     let mut listed = new();
-    let target = |page: PageNumber, _| (page.0 % 160 == 5).then_some(NodeId(2));
-    let job = Job { range, mappers: &Vec::new, target: &target, first_decides: false };
+    let target = |page: PageNumber, _, _| (page.0 % 160 == 5).then_some(NodeId(2));
+    let job = Job { range, mappers: &Vec::new, target: &target, whole_folios: false };
     assert_eq!(listed.carry_out(1, &[job], u64::MAX)[0].moved, PAGES.div_ceil(160) * 16);
+}
+
+#[test]
+fn folios_are_spread_as_evenly_as_pages() {
+    const PAGES: u64 = 16_384;
+    for folio_pages in [1, 4, 64, 256] {
+        let homes = (0..PAGES).map(|page| (page, 0)).collect();
+        let mut mover = mover(Fake { homes, folio_pages, ..Fake::default() }, MoverSettings::default());
+        let spread = Interleaving { from: NodeIndex(0), band: (0, 1 << 32), weights: vec![1; 4], seed: 1 };
+        let target = |page: PageNumber, pages: u64, home: NodeId| {
+            let to = spread.target(page, pages).filter(|_| home == NodeId(0))?;
+            Some(NodeId(u32::from(to.0)))
+        };
+        let range = PageRange::new(0, PAGES);
+        mover.carry_out(
+            1,
+            &[Job { range, mappers: &Vec::new, target: &target, whole_folios: true }],
+            u64::MAX,
+        );
+        let mut pages = [0; 4];
+        mover.kernel().homes.values().for_each(|&home| pages[home as usize] += 1);
+        assert_eq!(pages, [PAGES / 4; 4], "folios of {folio_pages}");
+    }
 }

@@ -94,7 +94,8 @@ impl SimMachine {
             Action::Interleave(interleaving) => {
                 let target = |&page: &usize| {
                     let at_home = self.memory.home(page) == Some(interleaving.from.get());
-                    let to = interleaving.target(self.number(page)).filter(|_| at_home)?;
+                    let pages = self.memory.together(page).len() as u64;
+                    let to = interleaving.target(self.number(page), pages).filter(|_| at_home)?;
                     Some((page, to.get()))
                 };
                 pages.iter().filter_map(target).collect()
