@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Of sixteen neighbours, any in a row are spread but for one. Sixty-four begin and end within such.
+    /// Some of sixteen neighbours in a row are spread but for one. Sixty-four begin and end within sixteen.
     #[test]
     fn few_folios_of_any_size_are_spread_evenly() {
         for size in (0..=9).map(|log| 1 << log) {

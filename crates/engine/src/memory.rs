@@ -67,6 +67,14 @@ impl PageRange {
         Self { start: PageNumber(start), end: PageNumber(end) }
     }
 
+    /// So many pages around this one that begin at a multiple of their number, as those of a huge page or
+    /// another folio do.
+    #[must_use]
+    pub const fn around(page: PageNumber, pages: u64) -> Self {
+        let first = page.0 - page.0 % pages;
+        Self::new(first, first + pages)
+    }
+
     /// The pages in the range.
     #[must_use]
     pub const fn pages(self) -> u64 {

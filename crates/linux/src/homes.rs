@@ -11,7 +11,8 @@ use crate::process::{Process, Processes};
 use crate::sampler::RawSample;
 use crate::survey::{QUERY_PAGES, Survey, ask, query, scan_sequence};
 use nodewise_engine::{
-    Access, DataSource, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample, TrafficMatrix,
+    Access, DataSource, HUGE_PAGE_PAGES, Mapping, MappingKind, PageNumber, PageRange, PageSize, Pid, Sample,
+    TrafficMatrix,
 };
 use nodewise_topology::{NodeIndex, Topology};
 use std::collections::BTreeMap;
@@ -226,14 +227,20 @@ impl Homes {
                         known.note_used(page, self.interval);
                     }
                     let stands_for = known.stands_for(page);
+                    let at_once = match known.folio_pages(page) {
+                        _ if huge => HUGE_PAGE_PAGES,
+                        // It was a huge page when it was moved, and is none any more.
+                        HUGE_PAGE_PAGES => 1,
+                        pages => pages,
+                    };
                     for sample in of_memory() {
-                        self.placement.note(pid, page, huge, stands_for, sample.accessor, self.interval);
+                        self.placement.note(pid, page, at_once, stands_for, sample.accessor, self.interval);
                     }
                     let wrote = |sample: &RawSample| {
                         sample.access == Access::Write || sample.source == DataSource::TAKEN
                     };
                     if of_page.iter().any(wrote) {
-                        self.placement.note_written(pid, page, huge);
+                        self.placement.note_written(pid, page, at_once);
                     }
                     for sample in of_memory() {
                         if let Some(met) = std::mem::replace(&mut met, home) {
@@ -251,15 +258,16 @@ impl Homes {
                 for (page, home) in pages.into_iter().zip(homes) {
                     of_folios.push((page, home));
                     let unknown = |&other: &PageNumber| other != page && known.get(other).is_none();
-                    let may_have_more = home.is_some() && known.folio(page).any(|other| unknown(&other));
+                    let around = PageRange::around(page, known.folio_pages(page));
+                    let pages_of = |range: PageRange| (range.start.0..range.end.0).map(PageNumber);
+                    let may_have_more = home.is_some() && pages_of(around).any(|other| unknown(&other));
                     // The block's largest folio need not be this one.
                     let pages = may_have_more.then(|| kernel.folio_pages(pid.0, page)).flatten();
-                    let pages = pages.map_or(1, u64::from);
-                    let first = page.0 - page.0 % pages;
+                    let folio = PageRange::around(page, pages.map_or(1, u64::from));
                     // A folio may have been unmapped in part.
                     let mapping = mapping_of(mappings, page);
                     let is_mapped = |other: &PageNumber| mapping.is_none_or(|m| m.range.contains(*other));
-                    let others = (first..first + pages).map(PageNumber).filter(is_mapped).filter(unknown);
+                    let others = pages_of(folio).filter(is_mapped).filter(unknown);
                     of_folios.extend(others.map(|other| (other, home)));
                 }
                 known.note(of_folios.into_iter());

@@ -357,21 +357,14 @@ impl KnownHomes {
         }
     }
 
-    /// The pages of a page's folio, as far as it is known how large folios are there.
-    pub(crate) fn folio(&self, page: PageNumber) -> impl Iterator<Item = PageNumber> + use<> {
-        let pages = self.folio_pages(page.huge().0);
-        let first = page.0 - page.0 % pages;
-        (first..first + pages).map(PageNumber)
-    }
-
-    /// Pages of the largest folio that was seen in a block.
-    fn folio_pages(&self, block: u64) -> u64 {
-        self.folios.get(&block).map_or(1, |&pages| pages.into())
+    /// How many pages move at once with this one. The largest folio that was seen in its 2 MiB tells.
+    pub(crate) fn folio_pages(&self, page: PageNumber) -> u64 {
+        self.folios.get(&page.huge().0).map_or(1, |&pages| pages.into())
     }
 
     /// How many pages of a range are known. With them come, by home node, those that may still be
-    /// interleaved: all, and those that `waits` picks, given how many move at once with it. A range with
-    /// more than `most` blocks of 2 MiB is looked at in part.
+    /// interleaved: all, and those that `waits` picks. It is told how many move at once with a page. A range
+    /// with more than `most` blocks of 2 MiB is looked at in part.
     pub(crate) fn unmoved(
         &self,
         range: PageRange,
@@ -396,7 +389,7 @@ impl KnownHomes {
             let moved = self.moved.get(&first);
             // The first page of a huge page is noted.
             let whole = matches!(block, Block::Same(_)) && moved.is_some_and(Moved::is_of_huge_page);
-            let folio_pages = self.folio_pages(first);
+            let folio_pages = self.folio_pages(PageNumber(first));
             let at_once = (matches!(block, Block::Same(_)) && is_huge(PageNumber(first)))
                 .then(|| waits(PageNumber(first), HUGE_PAGE_PAGES));
             for (page, &home) in (first..range.end.0).zip(&homes).filter(|&(page, _)| page >= range.start.0) {

@@ -476,7 +476,7 @@ fn time_to_move(allowed: Duration, looked: Duration) -> Duration {
     looked.clamp(allowed, MOST * allowed)
 }
 
-/// Where the decision wants a page that is at `home`, and `pages` base pages with it.
+/// The node where the decision wants a page that is at `home`, and `pages` base pages with it.
 fn target(action: &Action, page: PageNumber, pages: u64, home: NodeIndex) -> Option<NodeIndex> {
     match action {
         Action::Collocate { to } => Some(*to),

@@ -208,7 +208,7 @@ pub struct Job<'a> {
     /// included. Only pages that no other process has mapped are moved; without any, only pages that this
     /// process alone has. They are asked for when the first page is to be moved: to find them takes time.
     pub mappers: &'a dyn Fn() -> Vec<Mapper>,
-    /// Where so many pages should go that are one, given the first of them and their home; none to leave
+    /// The node where so many pages should go at once, given the first of them and their home; none to leave
     /// them.
     pub target: &'a dyn Fn(PageNumber, u64, NodeId) -> Option<NodeId>,
     /// Whether a folio is asked for as a whole, and not each of its pages.

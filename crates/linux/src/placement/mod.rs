@@ -19,9 +19,10 @@ const WATCHED: usize = 2048;
 const WATCHED_LEAST: usize = 64;
 /// The last accessors that are remembered of a page: each hint fault is one in a pass over the memory.
 const REMEMBERED: usize = 8;
-/// The same of a huge page, as long as they are of so few intervals. One thread often has all faults of many
-/// quick passes, since it alone runs when they end. Each of a huge page's users needs its turn.
-const REMEMBERED_HUGE: usize = 64;
+/// The same of a huge page or another folio, as long as they are of so few intervals. One thread often has
+/// all faults of many quick passes, since it alone runs when they end. Each of a folio's users needs its
+/// turn.
+const REMEMBERED_FOLIO: usize = 64;
 const REMEMBERED_INTERVALS: u32 = 16;
 /// Pages that are judged together, whether they are shared.
 const JUDGED: usize = 128;
@@ -93,7 +94,7 @@ pub struct Figures {
     pub collocation_adds_percent: Option<f64>,
     /// Samples that these figures rest on.
     pub samples: u64,
-    /// How many pages, or huge pages, they are of.
+    /// How many pages, or folios, they are of.
     pub sampled: u64,
 }
 
@@ -126,9 +127,9 @@ pub(crate) struct Placement {
 
 #[derive(Debug, Default)]
 struct Process {
-    /// By base page, or by the first one of a huge page.
+    /// By base page, or by the first one of a huge page or another folio.
     watched: BTreeMap<PageNumber, Watched>,
-    /// One base page, and one huge page, in two to these powers is watched.
+    /// One base page, and one folio, in two to these powers is watched.
     thinned: [u32; 2],
     /// Samples as they came, where they are proportional to accesses, and how many each stands for among
     /// those whose first home is known.
@@ -143,10 +144,13 @@ struct Process {
 }
 
 /// The last accessors of a page.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Watched {
-    huge: bool,
-    /// How many such pages it stands for.
+    /// The page that was sampled first: others need not be there.
+    page: PageNumber,
+    /// How many pages move at once, those of a huge page or another folio.
+    at_once: u64,
+    /// How many such it stands for.
     pages: f64,
     /// The interval in which it first came.
     since: u32,
@@ -161,8 +165,16 @@ struct Accessor {
 }
 
 impl Watched {
+    const fn is_folio(&self) -> bool {
+        self.at_once > 1
+    }
+
+    const fn is_huge(&self) -> bool {
+        self.at_once == HUGE_PAGE_PAGES
+    }
+
     fn note(&mut self, node: NodeIndex, interval: u32) {
-        let most = if self.huge { REMEMBERED_HUGE } else { REMEMBERED };
+        let most = if self.is_folio() { REMEMBERED_FOLIO } else { REMEMBERED };
         let is_old = |first: &Accessor| interval.saturating_sub(first.interval) > REMEMBERED_INTERVALS;
         while self.last.len() == most
             || (self.last.len() >= REMEMBERED && self.last.front().is_some_and(is_old))
@@ -193,7 +205,7 @@ struct Pick {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Sums {
-    /// Samples that tell who uses the memory, and pages, or huge pages, that they are of.
+    /// Samples that tell who uses the memory, and pages, or folios, that they are of.
     samples: u64,
     sampled: u64,
     pages: f64,
@@ -297,14 +309,14 @@ impl Placement {
         Self { nodes, proportional, processes: BTreeMap::new(), ended: BeforeAndAfter::default() }
     }
 
-    /// Takes in who accessed a page, or a huge page, in this interval. It stands for so many pages of those
-    /// whose first home is known. None: its own is not, and a hint fault tells of memory as the kernel has
-    /// just moved it.
+    /// Takes in who accessed a page in this interval, with which so many move at once. It stands for so many
+    /// of those whose first home is known. None: its own is not, and a hint fault tells of memory as the
+    /// kernel has just moved it.
     pub(crate) fn note(
         &mut self,
         pid: Pid,
         page: PageNumber,
-        huge: bool,
+        at_once: u64,
         pages: Option<f64>,
         accessor: NodeIndex,
         interval: u32,
@@ -319,36 +331,24 @@ impl Placement {
             return;
         }
         let Some(pages) = pages else { return };
-        let unit = if huge { page.huge() } else { page };
-        if !is_picked(unit, process.thinned[usize::from(huge)]) {
+        let unit = PageRange::around(page, at_once);
+        if !is_picked(unit.start, process.thinned[usize::from(at_once > 1)]) {
             return;
         }
-        let watched = &mut process.watched;
-        if watched.get(&unit).is_none_or(|watched| watched.huge != huge) {
-            // It has become a huge page, or is none any more.
-            if huge {
-                let parts = watched.range(unit..PageNumber(unit.0 + HUGE_PAGE_PAGES));
-                let parts: Vec<PageNumber> = parts.map(|(&page, _)| page).collect();
-                for part in parts {
-                    watched.remove(&part);
-                }
-            } else if watched.get(&page.huge()).is_some_and(|watched| watched.huge) {
-                watched.remove(&page.huge());
-                // A huge page that comes here later is another one.
-                let gone = PageRange::new(page.huge().0, page.huge().0 + HUGE_PAGE_PAGES);
-                process.falsely_shared.remove(gone);
-            }
+        if process.watched.get(&unit.start).is_none_or(|watched| watched.at_once != at_once) {
+            process.forget_others(unit);
         }
+        let watched = &mut process.watched;
         watched
-            .entry(unit)
-            .or_insert_with(|| Watched { huge, pages, since: interval, ..Watched::default() })
+            .entry(unit.start)
+            .or_insert_with(|| Watched { page, at_once, pages, since: interval, last: VecDeque::new() })
             .note(accessor, interval);
         while watched.len() > most {
-            // The kind that most are of, since a huge page stands for much.
-            let huge = 2 * watched.values().filter(|watched| watched.huge).count() > watched.len();
-            let thinned = &mut process.thinned[usize::from(huge)];
+            // The kind that most are of, since a folio stands for much.
+            let folios = 2 * watched.values().filter(|watched| watched.is_folio()).count() > watched.len();
+            let thinned = &mut process.thinned[usize::from(folios)];
             *thinned += 1;
-            watched.retain(|&page, watched| watched.huge != huge || is_picked(page, *thinned));
+            watched.retain(|&first, watched| watched.is_folio() != folios || is_picked(first, *thinned));
         }
     }
 
@@ -376,12 +376,13 @@ impl Placement {
         }
     }
 
-    /// Notes that a page, or a huge page, was written: a copy of it would not stay one.
-    pub(crate) fn note_written(&mut self, pid: Pid, page: PageNumber, huge: bool) {
-        let unit = if huge { page.huge() } else { page };
-        if let Some(process) = self.processes.get_mut(&pid).filter(|process| process.is_replicable(unit)) {
-            let pages = if huge { HUGE_PAGE_PAGES } else { 1 };
-            process.replicable.remove(PageRange::new(unit.0, unit.0 + pages));
+    /// Notes that a page was written, with which so many move at once: a copy of them would not stay one.
+    pub(crate) fn note_written(&mut self, pid: Pid, page: PageNumber, at_once: u64) {
+        let unit = PageRange::around(page, at_once);
+        if let Some(process) =
+            self.processes.get_mut(&pid).filter(|process| process.is_replicable(unit.start))
+        {
+            process.replicable.remove(unit);
         }
     }
 
@@ -475,6 +476,23 @@ impl Placement {
 }
 
 impl Process {
+    /// Forgets what was watched of these pages as others than a folio of them all: it was made since, or is
+    /// none any more.
+    fn forget_others(&mut self, unit: PageRange) {
+        let around = self.watched.range(..unit.start).next_back();
+        let around = around.filter(|(first, watched)| first.0 + watched.at_once > unit.start.0);
+        let within = self.watched.range(unit.start..unit.end);
+        let gone: Vec<(PageNumber, bool)> =
+            around.into_iter().chain(within).map(|(&first, watched)| (first, watched.is_huge())).collect();
+        for (first, was_huge) in gone {
+            self.watched.remove(&first);
+            if was_huge {
+                // A huge page that comes here later is another one.
+                self.falsely_shared.remove(PageRange::around(first, HUGE_PAGE_PAGES));
+            }
+        }
+    }
+
     /// The pages to ask about, in order, with who uses them.
     fn picks(&self, nodes: usize) -> Vec<Pick> {
         let mut picks = Vec::new();
@@ -494,27 +512,27 @@ impl Process {
             });
         }
         let weight = |watched: &Watched| {
-            let thinned = f64::from(self.thinned[usize::from(watched.huge)]).exp2();
-            watched.pages * thinned * if watched.huge { HUGE_PAGE_PAGES as f64 } else { 1.0 }
+            let thinned = f64::from(self.thinned[usize::from(watched.is_folio())]).exp2();
+            watched.pages * thinned * watched.at_once as f64
         };
-        let pick = |page: PageNumber, watched: &Watched, shares: Vec<f64>, clear: bool| Pick {
-            page,
+        let pick = |watched: &Watched, shares: Vec<f64>, clear: bool| Pick {
+            page: watched.page,
             shares,
             pages: weight(watched),
             pages_at_first: Some(weight(watched)),
             since: watched.since,
             samples: watched.last.len() as u64,
             clear,
-            replicable: self.is_replicable(page),
+            replicable: self.is_replicable(watched.page),
         };
         let watched = self.watched.iter().map(|(&page, watched)| (page, watched));
         let (in_parts, watched): (Vec<_>, Vec<_>) =
-            watched.partition(|(page, watched)| watched.huge && holds(&self.falsely_shared, *page));
+            watched.partition(|(first, watched)| watched.is_huge() && holds(&self.falsely_shared, *first));
         let of_parts = Users::of(in_parts.iter().map(|(_, watched)| &watched.last), nodes)
             .map(|users| users_of(&users.samples, &users.samples, FULL_SHARE_OF_PARTS));
-        picks.extend(in_parts.into_iter().map(|(page, watched)| {
+        picks.extend(in_parts.into_iter().map(|(_, watched)| {
             let mine = of_parts.clone().unwrap_or_else(|| own(&watched.last, nodes));
-            pick(page, watched, mine, of_parts.is_some())
+            pick(watched, mine, of_parts.is_some())
         }));
         let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.last), nodes);
         let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
@@ -528,12 +546,12 @@ impl Process {
             let shared = users.as_ref().map(|users| {
                 users_of(if few { &all_shared } else { &users.samples }, &all_shared, FULL_SHARE)
             });
-            picks.extend(pages.iter().map(|&(page, watched)| {
+            picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
                     (Some(users), Some(shared)) if !users.private => shared.clone(),
                     _ => own(&watched.last, nodes),
                 };
-                pick(page, watched, mine, users.is_some())
+                pick(watched, mine, users.is_some())
             }));
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);

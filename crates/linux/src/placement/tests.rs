@@ -12,10 +12,14 @@ fn watch(proportional: bool, passes: u64, user: impl Fn(u64, u64) -> u8) -> Plac
     let mut placement = Placement::new(4, proportional);
     for pass in 0..passes {
         for page in 0..PAGES {
-            placement.note(PID, PageNumber(page), false, Some(1.0), NodeIndex(user(page, pass)), 0);
+            placement.note(PID, PageNumber(page), 1, Some(1.0), NodeIndex(user(page, pass)), 0);
         }
     }
     placement
+}
+
+const fn at_once(huge: bool) -> u64 {
+    if huge { HUGE_PAGE_PAGES } else { 1 }
 }
 
 fn small(located: Vec<Located>) -> Looked {
@@ -63,7 +67,7 @@ fn copies_make_local_whatever_is_read_by_several() {
     are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
     let with_copies = placement.figures(&BALANCED).after.unwrap().local_with_copies_percent.unwrap();
     assert!((with_copies - 100.0).abs() <= 1.0, "{with_copies}");
-    (half.0..PAGES).for_each(|page| placement.note_written(PID, PageNumber(page), false));
+    (half.0..PAGES).for_each(|page| placement.note_written(PID, PageNumber(page), 1));
     are(local(&mut placement, |_| 0, place), [37.5, 62.5]);
     assert_eq!(placement.figures(&BALANCED).after.unwrap().local_with_copies_percent, None);
 }
@@ -130,7 +134,7 @@ fn huge_pages_count_with_all_their_parts_until_they_are_split() {
         for pass in 0..8 {
             for part in (0..PAGES).step_by(if huge { 128 } else { 1 }) {
                 let page = PageNumber(if huge { (part + 128 * pass) % PAGES } else { part });
-                placement.note(PID, page, huge, Some(1.0), NodeIndex((page.0 % 512 / 128) as u8), 0);
+                placement.note(PID, page, at_once(huge), Some(1.0), NodeIndex((page.0 % 512 / 128) as u8), 0);
             }
         }
     };
@@ -153,7 +157,7 @@ fn falsely_shared_huge_pages_are_not_private_though_one_thread_has_all_faults_of
         for page in 0..PAGES / 512 {
             let node = if pass == 7 && page % 4 == 0 { 0 } else { 1 + (page % 3) as u8 };
             let number = PageNumber(page * 512);
-            placement.note(PID, number, true, Some(1.0), NodeIndex(node), pass / 2);
+            placement.note(PID, number, HUGE_PAGE_PAGES, Some(1.0), NodeIndex(node), pass / 2);
             pages.push(number);
         }
     }
@@ -170,7 +174,7 @@ fn falsely_shared_huge_pages_are_not_private_though_one_thread_has_all_faults_of
     placement.note_falsely_shared(PID, &pages, true);
     for (pass, huge) in [(40, false), (41, true), (42, true), (43, true), (44, true)] {
         for page in (0..PAGES).step_by(512) {
-            placement.note(PID, PageNumber(page), huge, Some(1.0), NodeIndex(now(page)), pass);
+            placement.note(PID, PageNumber(page), at_once(huge), Some(1.0), NodeIndex(now(page)), pass);
         }
     }
     are(local(&mut placement, |_| 0, now), [0.0, 100.0]);
@@ -183,11 +187,11 @@ fn much_memory_in_huge_pages_counts_though_few_of_them_are_watched() {
     for pass in 0..4 {
         for page in 0..PAGES {
             let huge = PageNumber(page * HUGE_PAGE_PAGES);
-            placement.note(PID, huge, true, Some(1.0), NodeIndex(slice(page)), pass);
+            placement.note(PID, huge, HUGE_PAGE_PAGES, Some(1.0), NodeIndex(slice(page)), pass);
         }
         let first = PAGES * HUGE_PAGE_PAGES;
         for page in first..first + first / 16 {
-            placement.note(PID, PageNumber(page), false, Some(1.0), NodeIndex(0), pass);
+            placement.note(PID, PageNumber(page), 1, Some(1.0), NodeIndex(0), pass);
         }
     }
     assert!(placement.processes[&PID].watched.len() <= WATCHED);
@@ -206,7 +210,7 @@ fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes()
             placement.note(
                 PID,
                 PageNumber(page),
-                true,
+                HUGE_PAGE_PAGES,
                 Some(1.0),
                 NodeIndex([3, 1, 0, 2][pass / 10]),
                 pass as u32 / 4,
@@ -216,6 +220,29 @@ fn huge_pages_of_all_count_so_though_one_thread_has_all_faults_for_many_passes()
     are(local(&mut placement, |_| 0, |page| (page / 512 % 4) as u8), [25.0, 25.0]);
 }
 
+/// Folios that the kernel has moved have a fault for each page that is written then, and others have one.
+#[test]
+fn a_folio_counts_with_all_its_pages_however_many_of_them_were_sampled() {
+    const FOLIO: u64 = 256;
+    let home = |page: u64| (page / FOLIO % 4) as u8;
+    let mut placement = Placement::new(4, false);
+    for pass in 0..12 {
+        for folio in 0..PAGES / FOLIO {
+            let faults = if folio % 4 == 0 { FOLIO } else { 1 };
+            for page in (0..faults).map(|fault| folio * FOLIO + (folio + pass + fault) % FOLIO) {
+                // Before the size was known, a page was one of its own.
+                let at_once = if pass == 0 { 1 } else { FOLIO };
+                let user = NodeIndex(((page + pass) % 4) as u8);
+                placement.note(PID, PageNumber(page), at_once, Some(1.0), user, pass as u32);
+            }
+        }
+    }
+    are(local(&mut placement, |_| 0, home), [25.0, 25.0]);
+    let after = placement.figures(&BALANCED).after.unwrap();
+    assert_eq!(after.pages, Some(PAGES));
+    assert!(after.controller_imbalance_percent.unwrap() < 1.0, "{after:?}");
+}
+
 /// After a time of quick passes another thread takes the memory over, and passes are slow.
 #[test]
 fn users_of_huge_pages_are_those_of_the_last_intervals() {
@@ -223,7 +250,7 @@ fn users_of_huge_pages_are_those_of_the_last_intervals() {
     for pass in 0..80 {
         for page in (0..PAGES).step_by(512) {
             let (node, interval) = if pass < 60 { (0, pass / 6) } else { (slice(page), pass - 50) };
-            placement.note(PID, PageNumber(page), true, Some(1.0), NodeIndex(node), interval);
+            placement.note(PID, PageNumber(page), HUGE_PAGE_PAGES, Some(1.0), NodeIndex(node), interval);
         }
     }
     are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
@@ -275,7 +302,7 @@ fn pages_count_for_those_that_they_stand_for() {
     let mut placement = Placement::new(4, false);
     for page in 0..2000 {
         let (pages, node) = if page % 2 == 0 { (1.0, 0) } else { (9.0, 1) };
-        placement.note(PID, PageNumber(page), false, Some(pages), NodeIndex(node), 0);
+        placement.note(PID, PageNumber(page), 1, Some(pages), NodeIndex(node), 0);
     }
     placement.look(LATER, |_, pages| Looked {
         located: vec![(Some(NodeIndex(0)), Some(NodeIndex(0))); pages.len()],
@@ -293,7 +320,7 @@ fn accesses_to_pages_that_were_not_asked_for_tell_where_memory_lies_and_not_wher
         for access in 0..2000 {
             let asked = access % asked_in == 0;
             let stands_for = asked.then_some(10.0);
-            placement.note(PID, PageNumber(access), false, stands_for, NodeIndex((access % 4) as u8), 0);
+            placement.note(PID, PageNumber(access), 1, stands_for, NodeIndex((access % 4) as u8), 0);
         }
         placement.look(LATER, |_, pages| {
             let first = |page: &PageNumber| (page.0 % asked_in == 0).then_some(NodeIndex(0));
@@ -350,7 +377,7 @@ fn accesses_count_where_samples_are_accesses() {
     for access in 0..20_000 {
         let hot = any(access, 3) != 0;
         let page = PageNumber(access * 7919 % if hot { PAGES / 16 } else { PAGES });
-        placement.note(PID, page, false, Some(1.0), NodeIndex(u8::from(!hot)), 0);
+        placement.note(PID, page, 1, Some(1.0), NodeIndex(u8::from(!hot)), 0);
     }
     are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
 }
