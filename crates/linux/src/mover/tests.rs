@@ -510,7 +510,10 @@ proptest! {
         let target = |page: PageNumber, _, _| Some(NodeId(page.huge().0 as u32 / 512 % 4));
         let all = |start| move || vec![mapper(1, PageRange::new(start, 4000), start)];
         let [a, b, c] = [all(100), all(900), all(50)];
-        let job = |start, end, mappers| Job { range: PageRange::new(start, end), mappers, target: &target, whole_folios: true };
+        let job = |start, end, mappers| {
+            let range = PageRange::new(start, end);
+            Job { range, mappers, target: &target, whole_folios: true }
+        };
         let jobs: [Job<'_>; 4] = [job(100, 900, &a), job(900, 950, &b), job(700, 2900, &Vec::new), job(50, 40, &c)];
         let outcomes = mover.carry_out(1, &jobs, deadline_ns.unwrap_or(u64::MAX));
         outcomes.iter().for_each(assert_adds_up);
