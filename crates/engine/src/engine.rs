@@ -5,7 +5,7 @@ use crate::hint::Hints;
 use crate::history::{History, InterleaveProgress, PatienceSettings};
 use crate::metrics::{balanced_nodes, metrics};
 use crate::policy::{Confined, Policy, ProcessView, View};
-use crate::region::{Key, RegionMap, RegionSettings};
+use crate::region::{Folios, Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::sampling_schedule::{SamplingInputs, SamplingSchedule, SamplingScheduleSettings};
 use crate::wandering::Wandering;
@@ -226,6 +226,7 @@ impl Engine {
         for run in observation.samples.chunk_by(|a, b| a.pid == b.pid) {
             if let Some(process) = self.processes.get_mut(&run[0].pid) {
                 process.wandering.note(run);
+                process.map.samples_of(Folios::of(run));
                 for sample in run.iter().filter(|sample| sample.source.is_of_memory()) {
                     process.keys.extend(Key::pack(sample, nodes));
                     process.weights += u64::from(sample.weight.max(1));

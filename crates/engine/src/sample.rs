@@ -60,6 +60,9 @@ impl DataSource {
 pub enum PageSize {
     /// A base page ([`crate::PAGE_BYTES`]), or not known.
     Base,
+    /// A folio of so many base pages, smaller than a huge page. It begins at a multiple of their number, and
+    /// moves only as a whole.
+    Folio(u16),
     /// A huge page of [`crate::HUGE_PAGE_PAGES`] base pages: it moves only as a whole.
     Huge,
 }

@@ -136,6 +136,24 @@ fn pages_written_by_all_are_spread_evenly_and_none_moves_twice() {
     }
 }
 
+/// A folio has one fault in a scan, each time at another of its pages.
+#[test]
+fn folios_that_all_use_are_spread_as_soon_as_pages() {
+    let cases = [1, 16, 64, 256].into_iter().flat_map(|pages| (0..10).map(move |seed| (pages, seed)));
+    for (pages, seed) in cases {
+        let pattern = |_, random| Some((random_node(random, 4), Access::Write));
+        let mut toy = Toy::new(4, PAGES, Box::new(pattern)).seed(seed);
+        toy.folio_pages = pages;
+        toy.accounts = true;
+        toy.sampling = Sampling::Windows { windows: 4 };
+        let mut engine = engine(&toy);
+        run(&mut engine, &mut toy, 30);
+        let (shares, case) = (toy.shares(), format!("folios of {pages}, seed {seed}"));
+        assert!(shares.iter().all(|share| (share - 0.25).abs() <= 0.05), "{case}: {shares:.3?}");
+        assert!(toy.moves.values().all(|&moves| moves == 1), "{case}: moved twice");
+    }
+}
+
 #[test]
 fn pages_swept_over_by_all_in_turn_are_not_taken_for_private() {
     for scans in [1, 2, 3] {

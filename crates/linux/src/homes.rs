@@ -247,30 +247,18 @@ impl Homes {
                             traffic.add(sample.accessor, met, f64::from(sample.weight));
                         }
                     }
+                    let page_size = match folio_pages {
+                        HUGE => PageSize::Huge,
+                        0 | 1 => PageSize::Base,
+                        pages if is_whole(mapping, page, pages) => PageSize::Folio(pages),
+                        _ => PageSize::Base,
+                    };
                     for sample in of_page {
-                        let page_size = if huge { PageSize::Huge } else { PageSize::Base };
                         samples.push(sample.located(home, page_size));
                     }
                 }
-                // Pages of a folio have one home. If those that were not sampled were unknown, nodes would
-                // seem to have less of what was not moved yet.
-                let mut of_folios = Vec::with_capacity(pages.len());
-                for (page, home) in pages.into_iter().zip(homes) {
-                    of_folios.push((page, home));
-                    let unknown = |&other: &PageNumber| other != page && known.get(other).is_none();
-                    let around = PageRange::around(page, known.folio_pages(page));
-                    let pages_of = |range: PageRange| (range.start.0..range.end.0).map(PageNumber);
-                    let may_have_more = home.is_some() && pages_of(around).any(|other| unknown(&other));
-                    // The block's largest folio need not be this one.
-                    let pages = may_have_more.then(|| kernel.folio_pages(pid.0, page)).flatten();
-                    let folio = PageRange::around(page, pages.map_or(1, u64::from));
-                    // A folio may have been unmapped in part.
-                    let mapping = mapping_of(mappings, page);
-                    let is_mapped = |other: &PageNumber| mapping.is_none_or(|m| m.range.contains(*other));
-                    let others = pages_of(folio).filter(is_mapped).filter(unknown);
-                    of_folios.extend(others.map(|other| (other, home)));
-                }
-                known.note(of_folios.into_iter());
+                let others = other_pages(kernel, known, (pid, mappings), &pages, &homes);
+                known.note(pages.into_iter().zip(homes).chain(others));
             }
             left = (left + bytes).saturating_sub(known.bytes());
             self.is_full |= known.is_full();
@@ -345,6 +333,38 @@ fn first_and_now(
     known.note(seen.into_iter());
     let first = |page, home| known.first(page).or(known.first_of_new(page, home));
     pages.iter().zip(homes).map(|(&page, home)| (first(page, home), home)).collect()
+}
+
+/// The other pages of these pages' folios, as far as they are unknown. Pages of a folio have one home. If
+/// those that were not sampled were unknown, nodes would seem to have less of what was not moved yet.
+fn other_pages(
+    kernel: &mut LiveKernel,
+    known: &KnownHomes,
+    (pid, mappings): (Pid, &[Mapping]),
+    pages: &[PageNumber],
+    homes: &[Option<NodeIndex>],
+) -> Vec<(PageNumber, Option<NodeIndex>)> {
+    let mut others = Vec::new();
+    for (&page, &home) in pages.iter().zip(homes).filter(|(_, home)| home.is_some()) {
+        let unknown = |&other: &PageNumber| other != page && known.get(other).is_none();
+        let pages_of = |range: PageRange| (range.start.0..range.end.0).map(PageNumber);
+        if !pages_of(PageRange::around(page, known.folio_pages(page))).any(|other| unknown(&other)) {
+            continue;
+        }
+        // The block's largest folio need not be this one.
+        let folio = PageRange::around(page, kernel.folio_pages(pid.0, page).map_or(1, u64::from));
+        // A folio may have been unmapped in part.
+        let mapping = mapping_of(mappings, page);
+        let is_mapped = |other: &PageNumber| mapping.is_none_or(|m| m.range.contains(*other));
+        others.extend(pages_of(folio).filter(is_mapped).filter(unknown).map(|other| (other, home)));
+    }
+    others
+}
+
+/// Whether the folio of so many pages around a page is mapped as a whole, as far as is known.
+fn is_whole(mapping: Option<&Mapping>, page: PageNumber, pages: u16) -> bool {
+    let folio = PageRange::around(page, pages.into());
+    mapping.is_none_or(|mapping| mapping.range.intersect(folio) == folio)
 }
 
 /// Whether no more samples than `located` are looked at.

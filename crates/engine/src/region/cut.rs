@@ -8,7 +8,6 @@
 use super::evidence::xlogx;
 use super::pages::Pages;
 use crate::PageRange;
-use crate::memory::HUGE_PAGE_PAGES;
 
 const BUCKETS: usize = 256;
 /// Parts less far apart (half the sum of the differences of their distributions) are left together.
@@ -46,7 +45,7 @@ impl Profiles {
         for (page, record) in pages.survey(range, most, round) {
             let total = record.total() as f32;
             if total > 0.0 {
-                profiles.pages.push((page, page + if record.is_huge() { HUGE_PAGE_PAGES } else { 1 }));
+                profiles.pages.push((page, page + record.pages()));
                 profiles.shares.extend((0..pages.nodes()).map(|node| record.kinds(node).0 as f32 / total));
                 profiles.shares.extend((0..pages.nodes()).map(|node| record.kinds(node).1 as f32 / total));
             }

@@ -3,6 +3,7 @@
 //! From the highest bit: 45 bits page (57-bit addresses), 1 bit huge, 2 bits access, 8 bits accessor node, 8
 //! bits home node.
 
+use super::folios::first_page;
 use crate::memory::HUGE_PAGE_PAGES;
 use crate::{Access, PageSize, Sample};
 
@@ -20,7 +21,7 @@ pub struct Key(u64);
 impl Key {
     /// Packs a sample; none if its address is no user address or its accessor is no node of the machine.
     pub fn pack(sample: &Sample, nodes: usize) -> Option<Self> {
-        let page = sample.address.page().0;
+        let page = first_page(sample);
         if page >> 45 != 0 || sample.accessor.get() >= nodes {
             return None;
         }
@@ -63,7 +64,7 @@ impl Key {
         Self(self.0 & !(3 << ACCESS_SHIFT) | kind << ACCESS_SHIFT)
     }
 
-    /// The base page.
+    /// The base page; of a folio smaller than a huge page the first.
     pub const fn page(self) -> u64 {
         self.0 >> PAGE_SHIFT
     }

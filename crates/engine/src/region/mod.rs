@@ -10,6 +10,7 @@
 mod cut;
 mod evidence;
 mod false_sharing;
+mod folios;
 mod huge;
 mod key;
 mod mapped;
@@ -22,6 +23,7 @@ mod table;
 
 pub use evidence::Evidence;
 pub use false_sharing::FalseSharing;
+pub(crate) use folios::Folios;
 pub use huge::Part;
 pub(crate) use key::Key;
 use pattern::Records;
@@ -96,6 +98,8 @@ pub struct RegionMap {
     pages: Pages,
     huge: HugePages,
     false_sharing: FalseSharing,
+    /// Folios of the last interval's samples.
+    folios: Folios,
     round: u32,
     /// The accesses that one sample stood for in the last interval.
     weight: f32,
@@ -123,6 +127,7 @@ impl RegionMap {
             pages: Pages::new(nodes, settings),
             huge: HugePages::new(),
             false_sharing: BTreeMap::new(),
+            folios: Folios::default(),
             round: 0,
             weight: 1.0,
             by_faults: false,
@@ -177,6 +182,11 @@ impl RegionMap {
                 region.evidence.note_stored();
             }
         }
+    }
+
+    /// Says which folios the samples to come are of.
+    pub(crate) fn samples_of(&mut self, folios: Folios) {
+        self.folios = folios;
     }
 
     /// Says whether the samples to come are hint faults.
@@ -396,7 +406,7 @@ impl RegionMap {
             }
         }
         self.pages.limit(self.most_records.saturating_sub(HUGE_PAGE_RECORDS * self.huge.len()));
-        self.pages.add(&slices, self.round);
+        self.pages.add(&slices, &self.folios, self.round);
         self.huge.limit(self.most_records.saturating_sub(self.pages.len()) / HUGE_PAGE_RECORDS);
         self.count_huge_pages(keys);
     }

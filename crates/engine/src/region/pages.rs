@@ -1,19 +1,22 @@
 //! The knowledge of single pages, where the pages of a region differ.
 //!
-//! A record is `6 + nodes` bytes: round of the last decay, home, the last node that used the page and in how
-//! many rounds in a row it alone did, and for each node reads (low four bits) and writes (high four bits).
-//! Counts halve when one would overflow, and with time: only their proportions matter.
+//! A record is `6 + nodes` bytes. It begins with the round of the last decay and the home. The last node that
+//! used the page follows, and in how many rounds in a row it alone did. Then come the exponent of two of its
+//! size in base pages, and for each node reads (low four bits) and writes (high four bits). Counts halve when
+//! one would overflow, and with time: only their proportions matter.
 
 use super::RegionSettings;
+use super::folios::Folios;
 use super::key::{Key, NO_NODE};
 use super::table::Table;
 use crate::PageRange;
+use crate::memory::HUGE_PAGE_PAGES;
 
 const STAMP: usize = 0;
 const HOME: usize = 2;
 const USER: usize = 3;
 const ALONE: usize = 4;
-const HUGE: usize = 5;
+const SIZE: usize = 5;
 const COUNTS: usize = 6;
 
 /// Per-page records of a process.
@@ -50,8 +53,8 @@ impl Pages {
     }
 
     /// Adds an interval's samples of tracked regions: slices of keys in ascending page order,
-    /// with each whether to keep only the chosen pages.
-    pub fn add(&mut self, slices: &[(&[Key], bool)], round: u32) {
+    /// with each whether to keep only the chosen pages. `folios` tells how many base pages move at once.
+    pub fn add(&mut self, slices: &[(&[Key], bool)], folios: &Folios, round: u32) {
         let mut at = 0;
         let stride = COUNTS + self.nodes;
         let groups = slices.iter().flat_map(|&(keys, thinned)| {
@@ -77,7 +80,8 @@ impl Pages {
                 self.dropped += 1;
                 continue;
             };
-            record[HUGE] = u8::from(group[0].is_huge());
+            let pages = if group[0].is_huge() { HUGE_PAGE_PAGES } else { folios.pages(unit) };
+            record[SIZE] = pages.ilog2() as u8;
             for &key in group {
                 count(record, key);
             }
@@ -203,9 +207,9 @@ impl Page<'_> {
         if usize::from(self.record[USER]) == node { u32::from(self.record[ALONE]) } else { 0 }
     }
 
-    /// Whether it is a huge page.
-    pub fn is_huge(self) -> bool {
-        self.record[HUGE] != 0
+    /// How many base pages it is.
+    pub fn pages(self) -> u64 {
+        1 << self.record[SIZE]
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::pages::Page;
 use super::{Region, RegionMap, SURVEYED};
-use crate::memory::HUGE_PAGE_PAGES;
 use crate::{PageNumber, PageRange};
 
 impl RegionMap {
@@ -26,15 +25,13 @@ impl RegionMap {
         (known >= FEW).then(|| homes.into_iter().map(|home| home / known).collect())
     }
 
-    /// How many base pages move at once in a range: those of a huge page where most are huge.
+    /// How many base pages move at once in a range, of its folios the median.
     pub(crate) fn pages_at_once(&self, range: PageRange) -> u64 {
         const LOOKED_AT: usize = 64;
-        let (mut huge, mut all) = (0, 0);
-        for (_, record) in self.pages.survey(range, LOOKED_AT, self.round) {
-            huge += usize::from(record.is_huge());
-            all += 1;
-        }
-        if 2 * huge > all { HUGE_PAGE_PAGES } else { 1 }
+        let mut sizes: Vec<u64> =
+            self.pages.survey(range, LOOKED_AT, self.round).map(|(_, record)| record.pages()).collect();
+        sizes.sort_unstable();
+        sizes.get(sizes.len().saturating_sub(1) / 2).copied().unwrap_or(1)
     }
 
     /// The range a decision about a region covers. Evidence reaches one spacing beyond the outermost samples,
@@ -80,6 +77,7 @@ impl RegionMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::HUGE_PAGE_PAGES;
     use crate::region::{Key, RegionSettings};
     use crate::{Mapping, MappingKind};
 

@@ -60,6 +60,8 @@ pub struct Toy {
     /// Home of each page (of the huge page, if huge).
     pub homes: BTreeMap<u64, u8>,
     pub huge: bool,
+    /// How many base pages move at once where they are not huge. Such a folio has one hint fault in a scan.
+    pub folio_pages: u16,
     /// Whether huge pages can be split, and those that were.
     pub splits: bool,
     pub split: BTreeSet<u64>,
@@ -122,6 +124,7 @@ impl Toy {
             mappings: vec![Mapping { range, writable: true, kind: MappingKind::Anonymous }],
             homes: (range.start.0..range.end.0).map(|page| (page, 0)).collect(),
             huge: false,
+            folio_pages: 1,
             splits: false,
             split: BTreeSet::new(),
             pattern,
@@ -229,7 +232,17 @@ impl Toy {
 
     /// How many pages move at once with this one.
     fn unit_pages(&self, page: u64) -> u64 {
-        if self.is_huge(page) { HUGE_PAGE_PAGES } else { 1 }
+        if self.is_huge(page) { HUGE_PAGE_PAGES } else { self.folio_pages.into() }
+    }
+
+    /// The pages that a scan's hint faults meet.
+    fn one_of_each_folio(&mut self, pages: &[u64]) -> Vec<u64> {
+        let folios = pages.chunks(self.folio_pages.into());
+        let any = |folio: &[u64]| match folio.len() {
+            1 => folio[0],
+            pages => folio[self.random.below(pages as u64) as usize],
+        };
+        folios.map(any).collect()
     }
 
     /// Share of each node as home.
@@ -279,7 +292,11 @@ impl Toy {
             home: self.homes.get(&page).filter(|_| self.homes_known).map(|&home| NodeIndex(home)),
             access: if hint && !self.tells_reads { Access::Unknown } else { access },
             source: self.source,
-            page_size: if self.is_huge(page) { PageSize::Huge } else { PageSize::Base },
+            page_size: match self.folio_pages {
+                _ if self.is_huge(page) => PageSize::Huge,
+                1 => PageSize::Base,
+                pages => PageSize::Folio(pages),
+            },
             latency_cycles: 0,
             weight: if hint { 1 } else { 1000 },
         });
@@ -387,7 +404,7 @@ impl Machine for Toy {
                 }
             }
             Sampling::HintFaults { percent } => {
-                for &page in &pages {
+                for page in self.one_of_each_folio(&pages) {
                     if self.random.below(100) < percent {
                         self.sample(page, None, &mut samples);
                     }
@@ -396,7 +413,8 @@ impl Machine for Toy {
             Sampling::Windows { windows } => {
                 let window = self.now_ns / 1_000_000_000 % windows;
                 let bound = |window: u64| pages.len() as u64 * window / windows;
-                for &page in &pages[bound(window) as usize..bound(window + 1) as usize] {
+                let window = &pages[bound(window) as usize..bound(window + 1) as usize];
+                for page in self.one_of_each_folio(window) {
                     self.sample(page, None, &mut samples);
                 }
             }
