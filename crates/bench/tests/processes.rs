@@ -141,6 +141,34 @@ fn children_are_followed_unless_told_otherwise() {
     assert_eq!(decisions(&f, "log--no-children"), Vec::<Value>::new());
 }
 
+/// A shell that executes its last command leaves it the children that it has in the background. One of them
+/// ends, and its own child becomes Nodewise's.
+#[test]
+fn who_was_there_before_is_not_managed_nor_waited_for() {
+    let script = "
+        program=\"$WORKLOAD private --bound --mebibytes 64 --report /dev/null --seconds\"
+        sh -c \"
+            $program 100 & echo \\$! >pids
+            (sleep 8; exec true) & ($program 101 & echo \\$! >>pids; sleep 8) &
+            sleep 3
+            exec $NODEWISE run --wait --json json --log log -- $program 20\" >/dev/null 2>err
+        status=$?; for pid in $(cat pids); do kill $pid || echo $pid was waited for; done; exit $status";
+    let f = run(two_nodes(), script, &["json", "log", "pids", "err"]);
+    let said = f.file("err").unwrap();
+    assert_eq!((f.status, f.stdout.as_str()), (0, ""), "{said}");
+    assert!(!said.contains("live"), "{said}");
+    let decisions = decisions(&f, "log");
+    check_accounts(&decisions);
+    let before: Vec<u64> =
+        f.file("pids").unwrap().split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(before.len(), 2);
+    assert!(
+        decisions.iter().all(|decision| !before.contains(&count(decision, "pid"))),
+        "{before:?}: {decisions:?}"
+    );
+    assert!(count(&f.json("json").unwrap(), "pages_moved") > 0, "the program itself is");
+}
+
 #[test]
 fn threads_that_go_to_another_node_are_counted() {
     // Each thread but the first has its own CPU, and changes places with the other one twice. Few samples are

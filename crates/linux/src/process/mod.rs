@@ -10,6 +10,7 @@ mod details;
 mod life;
 mod read_cost;
 mod stat;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ pub(crate) use life::Life;
 pub use life::{descendants, require_access, start_time};
 pub use read_cost::ReadCost;
 pub(crate) use stat::Stat;
+pub use strangers::Strangers;
 
 use crate::bounds::{self, Bound, Limits};
 use crate::ending::{Ending, Until};
@@ -75,6 +77,8 @@ pub struct Processes {
     started: bool,
     /// The process whose children are managed without itself: orphans become its own.
     subreaper: Option<Pid>,
+    /// Its descendants that are not managed.
+    strangers: Strangers,
     /// Whether those that were there when we came are known.
     updated: bool,
     roots: BTreeSet<Pid>,
@@ -110,6 +114,7 @@ impl Processes {
             follow_children,
             started,
             subreaper,
+            strangers: Strangers::default(),
             updated,
             roots,
             alive,
@@ -123,11 +128,11 @@ impl Processes {
         })
     }
 
-    /// Also follows this process's own children. The caller is the subreaper of the roots: a descendant that
-    /// loses its parent before it was seen becomes its child.
+    /// Also follows this process's own children, but for strangers. The caller is the subreaper of the roots:
+    /// a descendant that loses its parent before it was seen becomes its child.
     #[must_use]
-    pub fn adopting_orphans(mut self) -> Self {
-        self.subreaper = Some(Pid(std::process::id()));
+    pub fn adopting_orphans(mut self, but: Strangers) -> Self {
+        (self.subreaper, self.strangers) = (Some(Pid(std::process::id())), but);
         self
     }
 
@@ -204,6 +209,7 @@ impl Processes {
             looking_ns += cost.time_ns - spent;
         };
         if let Some(subreaper) = self.subreaper.filter(|_| births) {
+            self.strangers.update(&mut self.cost, &ending);
             children(&mut self.cost, subreaper, &mut found);
         }
         let count = |process: Option<&Process>| process.map_or(0, |process| process.details.count);
@@ -211,7 +217,7 @@ impl Processes {
         let mut looked = BTreeSet::new();
         while let Some(pid) = found.pop() {
             ending.goes_on();
-            if !looked.insert(pid) {
+            if !looked.insert(pid) || self.strangers.contains(pid) {
                 continue;
             }
             if self.alive.len() >= self.limits.processes {

@@ -4,11 +4,11 @@ use super::{Exit, exit};
 use crate::manage::{self, Observer, Options, Reports, Watchdog};
 use crate::numactl::{INSTEAD, NumactlArgs};
 use crate::output::{note, print};
-use crate::placement::{Placement, PlacementArgs};
+use crate::placement::PlacementArgs;
 use crate::signals::heeded;
 use anyhow::Context as _;
 use nodewise_engine::Pid;
-use nodewise_linux::process::descendants;
+use nodewise_linux::process::Strangers;
 use nodewise_topology::Topology;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{SignalsInfo, exfiltrator::WithOrigin};
@@ -143,11 +143,14 @@ fn managed<'a>(args: &'a Args, observer: Option<&'a mut dyn Observer>) -> anyhow
     nodewise_sys::start_with_file_limit(&mut command, file_limit);
     // Whatever loses its parent becomes our child, and is not lost from sight.
     nodewise_sys::set_child_subreaper(true).context("cannot follow the program's descendants")?;
-    let mut program = Program::start(&placement, &mut command, pidfd, events, received, at_end)?;
+    let strangers = Strangers::now();
+    let child = Child::new(Pid(placement.spawn(&mut command)?.id()), pidfd);
+    reap(child.pid, events, at_end, strangers.clone());
+    let mut program = Program::new(child, received, strangers.clone());
     program.wait = args.wait;
     program.followed = prepared.is_ok() && !args.options.no_children;
     let reported = match prepared {
-        Ok(prepared) => prepared.start(Some(program.child.pid)).and_then(|mut session| {
+        Ok(prepared) => prepared.start(Some((program.child.pid, strangers))).and_then(|mut session| {
             let managed = session.manage(|time| program.attend(Some(time)));
             if let Err(error) = managed {
                 note(format_args!("{error:#}; the program goes on unmanaged"));
@@ -204,6 +207,7 @@ impl Child {
 struct Program {
     child: Child,
     events: Receiver<Event>,
+    strangers: Strangers,
     /// Whether to stay until all its descendants have ended.
     wait: bool,
     /// Whether its descendants are managed.
@@ -214,17 +218,8 @@ struct Program {
 }
 
 impl Program {
-    fn start(
-        placement: &Placement,
-        command: &mut Command,
-        pidfd: Arc<Handle>,
-        events: Sender<Event>,
-        received: Receiver<Event>,
-        at_end: Option<Watchdog>,
-    ) -> anyhow::Result<Self> {
-        let child = Child::new(Pid(placement.spawn(command)?.id()), pidfd);
-        reap(child.pid.0 as i32, events, at_end);
-        Ok(Self { child, events: received, wait: false, followed: false, status: None, over: false })
+    const fn new(child: Child, events: Receiver<Event>, strangers: Strangers) -> Self {
+        Self { child, events, strangers, wait: false, followed: false, status: None, over: false }
     }
 
     /// Handles one event, if one comes in time; breaks when there is nothing more to wait for.
@@ -261,8 +256,8 @@ impl Program {
         Ok(ExitCode::from(exit_code(status)))
     }
 
-    fn say_who_lives_on(&self, status: ExitStatus) {
-        let left = if self.followed { descendants(std::process::id()) } else { Vec::new() };
+    fn say_who_lives_on(&mut self, status: ExitStatus) {
+        let left = if self.followed { self.strangers.others_below() } else { Vec::new() };
         let (processes, they) = match left.len() {
             0 => return,
             1 => ("a process".to_owned(), "it ends"),
@@ -314,25 +309,32 @@ fn watch_signals(events: Sender<Event>, program: Arc<Handle>) -> anyhow::Result<
 }
 
 /// Reaps the program and every orphan among its descendants, as they end.
-fn reap(program: i32, events: Sender<Event>, at_end: Option<Watchdog>) {
+fn reap(program: Pid, events: Sender<Event>, at_end: Option<Watchdog>, mut strangers: Strangers) {
     std::thread::spawn(move || {
+        let mut has_ended = false;
         loop {
-            let event = match nodewise_sys::wait(-1, true) {
-                Ok(Some(child)) if child.pid == program => Event::Ended(ExitStatus::from_raw(child.status)),
-                Ok(_) => continue,
+            let status = match nodewise_sys::wait(-1, true) {
+                Ok(Some(child)) if child.pid == program.0 as i32 => Some(ExitStatus::from_raw(child.status)),
+                Ok(_) => None,
                 Err(error) if error.kind() == nodewise_sys::ErrorKind::Interrupted => continue,
                 // No child is left.
-                Err(_) => Event::AllEnded,
+                Err(_) => break,
             };
-            if let (Event::Ended(status), Some(watchdog)) = (&event, &at_end) {
-                watchdog.end_wanted(exit_code(*status));
+            if let Some(status) = status {
+                if let Some(watchdog) = &at_end {
+                    watchdog.end_wanted(exit_code(status));
+                }
+                // The receiver is gone only when main is about to return.
+                if events.send(Event::Ended(status)).is_err() {
+                    return;
+                }
+                has_ended = true;
             }
-            let last = matches!(event, Event::AllEnded);
-            // The receiver is gone only when main is about to return.
-            if events.send(event).is_err() || last {
-                return;
+            if has_ended && strangers.are_some() && strangers.others_below().is_empty() {
+                break;
             }
         }
+        let _ = events.send(Event::AllEnded);
     });
 }
 

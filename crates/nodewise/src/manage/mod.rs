@@ -20,7 +20,7 @@ use nodewise_engine::{
 };
 use nodewise_linux::mover::MoverSettings;
 use nodewise_linux::placement::Unknown;
-use nodewise_linux::process::Processes;
+use nodewise_linux::process::{Processes, Strangers};
 use nodewise_linux::sampler::{
     Sampler, hardware::HardwareSampler, hint_faults::HintFaults, model::ModelSampler,
 };
@@ -205,11 +205,11 @@ impl<'a> Prepared<'a> {
     }
 
     /// Begins to manage the processes that were found running, or one that was `started` just now and whose
-    /// subreaper this process is.
-    pub fn start(mut self, started: Option<Pid>) -> anyhow::Result<Session<'a>> {
+    /// subreaper this process is, but for the strangers below it.
+    pub fn start(mut self, started: Option<(Pid, Strangers)>) -> anyhow::Result<Session<'a>> {
         let (options, watched) = (self.options, self.watched);
         watched.beat();
-        let started: Vec<Pid> = started.into_iter().collect();
+        let (started, strangers): (Vec<Pid>, Vec<Strangers>) = started.into_iter().unzip();
         if let Some(observer) = &mut self.observer {
             let found = self.found.iter().flat_map(|(processes, _)| processes.iter());
             let pids: Vec<Pid> = started.iter().copied().chain(found.map(|process| process.pid)).collect();
@@ -219,7 +219,7 @@ impl<'a> Prepared<'a> {
             found
         } else {
             let processes = Processes::new(&started, !options.no_children, true).map_err(explain)?;
-            (processes.adopting_orphans(), Survey::default())
+            (processes.adopting_orphans(strangers.into_iter().next().unwrap_or_default()), Survey::default())
         };
         let mover = MoverSettings {
             budget_bytes_per_s: options.move_budget() as f64,
