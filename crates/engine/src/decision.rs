@@ -164,6 +164,13 @@ impl Interleaving {
         (((stride * number) as u32) << 28).wrapping_add(chance as u32)
     }
 
+    /// Whether the program or the user asks for it: the node then keeps its part. Else it gives pages away
+    /// because it has too much.
+    #[must_use]
+    pub fn is_asked_for(&self) -> bool {
+        self.weights[self.from.get()] > 0
+    }
+
     /// Where the page goes, and `pages` base pages with it, or none if they stay. The caller checks that
     /// their home is `from`.
     #[must_use]

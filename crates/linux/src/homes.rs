@@ -291,6 +291,11 @@ impl Homes {
         self.placement.note_replicable(pid, range);
     }
 
+    /// Notes whether several nodes were found to use a range.
+    pub(crate) fn note_shared(&mut self, pid: Pid, range: PageRange, is: bool) {
+        self.placement.note_shared(pid, range, is);
+    }
+
     /// Notes whether several nodes use different parts of huge pages.
     pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
         self.placement.note_falsely_shared(pid, pages, are);

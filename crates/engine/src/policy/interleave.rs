@@ -120,7 +120,7 @@ fn is_pending(progress: &InterleaveProgress, loads: &[f64]) -> bool {
 fn is_right(interleaving: &Interleaving, loads: &[f64]) -> bool {
     let Interleaving { from, weights, .. } = interleaving;
     let gives_to = |&to: &usize| weights[to] > 0;
-    gives_to(&from.get()) || (0..weights.len()).filter(gives_to).all(|to| loads[to] < loads[from.get()])
+    interleaving.is_asked_for() || (0..weights.len()).filter(gives_to).all(|to| loads[to] < loads[from.get()])
 }
 
 impl SharedRange<'_> {

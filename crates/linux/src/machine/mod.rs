@@ -619,7 +619,12 @@ impl Machine for LinuxMachine {
                 }
                 Action::Split { pages } => self.homes.note_falsely_shared(decision.pid, pages, true),
                 Action::Collapse { pages } => self.homes.note_falsely_shared(decision.pid, pages, false),
-                _ => {}
+                // A program that asks for it does not say who uses it.
+                Action::Interleave(interleaving) if interleaving.is_asked_for() => {}
+                Action::Interleave(_) => self.homes.note_shared(decision.pid, decision.range, true),
+                Action::Collocate { .. } | Action::CollocateEach { .. } => {
+                    self.homes.note_shared(decision.pid, decision.range, false);
+                }
             }
         }
         Ok(outcomes)

@@ -137,6 +137,8 @@ struct Process {
     sums: BeforeAndAfter<Sums>,
     /// Memory that several nodes read and none writes.
     replicable: RangeMap<()>,
+    /// Memory that was found to be used by several nodes.
+    shared: RangeMap<()>,
     /// Huge pages of which several nodes use different parts.
     falsely_shared: RangeMap<()>,
     /// Whether most of it was gone when it was looked at last.
@@ -361,6 +363,19 @@ impl Placement {
         }
     }
 
+    /// Notes whether several nodes were found to use a range.
+    pub(crate) fn note_shared(&mut self, pid: Pid, range: PageRange, is: bool) {
+        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.shared.limit(most);
+            if is {
+                process.shared.insert(range, ());
+            } else {
+                process.shared.remove(range);
+            }
+        }
+    }
+
     /// Notes whether several nodes use different parts of huge pages.
     pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
         let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
@@ -534,17 +549,25 @@ impl Process {
             let mine = of_parts.clone().unwrap_or_else(|| own(&watched.last, nodes));
             pick(watched, mine, of_parts.is_some())
         }));
-        let judge = |pages: &[(PageNumber, &Watched)]| Users::of(pages.iter().map(|(_, w)| &w.last), nodes);
+        let judge = |pages: &[(PageNumber, &Watched)]| {
+            let mut users = Users::of(pages.iter().map(|(_, watched)| &watched.last), nodes)?;
+            // One thread may have all faults of a few passes. Decisions rest on more than these.
+            let found = pages.iter().filter(|(first, _)| holds(&self.shared, *first)).count();
+            users.private &= 2 * found <= pages.len() || !users.are_few(pages.len());
+            Some(users)
+        };
         let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
             all_shared.iter_mut().zip(&users.samples).for_each(|(all, count)| *all += count);
         }
         for (pages, users) in judged {
-            let turns = users.as_ref().map(|users| users.samples.iter().sum::<f64>() / pages.len() as f64);
-            let few = turns.is_some_and(|turns| turns < MIN_TURNS);
             let shared = users.as_ref().map(|users| {
-                users_of(if few { &all_shared } else { &users.samples }, &all_shared, FULL_SHARE)
+                users_of(
+                    if users.are_few(pages.len()) { &all_shared } else { &users.samples },
+                    &all_shared,
+                    FULL_SHARE,
+                )
             });
             picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
@@ -602,6 +625,11 @@ impl Users {
         // Half way from what chance makes of shared pages to private ones, which always agree.
         let private = agree / pairs > f64::midpoint(chance, 1.0) || chance > (1.0 - MIN_SHARE).powi(2);
         (pairs >= MIN_PAIRS).then_some(Self { private, samples })
+    }
+
+    /// Whether there are too few samples of so many pages to tell all of their users.
+    fn are_few(&self, pages: usize) -> bool {
+        self.samples.iter().sum::<f64>() < MIN_TURNS * pages as f64
     }
 }
 

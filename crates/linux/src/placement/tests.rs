@@ -94,6 +94,28 @@ fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
     are(local(&mut placement, |_| 0, |page| winner(page, 7)), [25.0, 25.0]);
 }
 
+/// On a busy host one thread runs at a time, and has all faults of two passes.
+#[test]
+fn memory_found_to_be_shared_is_so_though_few_samples_say_otherwise() {
+    let user = |page: u64, _| any(page / 200, 0);
+    let all = PageRange::new(0, PAGES);
+    let mut placement = watch(false, 2, user);
+    let private = local(&mut placement, |_| 0, |page| user(page, 0));
+    assert!(private[1] > 90.0, "{private:?}: these samples alone say so");
+    placement.note_shared(PID, all, true);
+    are(local(&mut placement, |_| 0, |page| user(page, 0)), [25.0, 25.0]);
+    // Many samples say it.
+    let mut placement = watch(false, 8, user);
+    placement.note_shared(PID, all, true);
+    let private = local(&mut placement, |_| 0, |page| user(page, 0));
+    assert!(private[1] > 90.0, "{private:?}");
+    let mut placement = watch(false, 2, user);
+    placement.note_shared(PID, all, true);
+    placement.note_shared(PID, all, false);
+    let private = local(&mut placement, |_| 0, |page| user(page, 0));
+    assert!(private[1] > 90.0, "{private:?}: it is collocated since");
+}
+
 /// In each third of the memory one of the threads far from it follows the rest, and leads at a page in 32.
 #[test]
 fn a_thread_that_follows_others_over_shared_memory_is_one_of_its_users() {
