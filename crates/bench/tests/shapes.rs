@@ -110,11 +110,13 @@ fn folios_of_sixteen_pages_move_once_and_all_their_pages_are_counted() {
     }
 }
 
-/// They lie side by side, where a huge page could. In some runs they are not placed in time: see
-/// docs/results.md.
+/// They lie side by side, where a huge page could. The kernel may take a few back to the node that they are
+/// bound to.
 #[test]
 fn folios_of_half_a_huge_page_are_no_huge_pages() {
-    folios_move_once(256);
+    let (placed, _) = folios_move_once(256);
+    let most = placed.pages_by_node.iter().max().unwrap();
+    assert!(*most <= 16_384 / 4 * 3 / 2, "{placed:?}");
 }
 
 fn folios_move_once(pages: u64) -> (Placement, Value) {
