@@ -553,21 +553,18 @@ impl Process {
             let mut users = Users::of(pages.iter().map(|(_, watched)| &watched.last), nodes)?;
             // One thread may have all faults of a few passes. Decisions rest on more than these.
             let found = pages.iter().filter(|(first, _)| holds(&self.shared, *first)).count();
-            users.private &= 2 * found <= pages.len() || !users.are_few(pages.len());
+            users.private &= 2 * found <= pages.len() || !users.are_few();
             Some(users)
         };
-        let judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
+        let mut judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
+        acquit(&mut judged.iter_mut().filter_map(|(_, users)| users.as_mut()).collect::<Vec<_>>());
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
             all_shared.iter_mut().zip(&users.samples).for_each(|(all, count)| *all += count);
         }
         for (pages, users) in judged {
             let shared = users.as_ref().map(|users| {
-                users_of(
-                    if users.are_few(pages.len()) { &all_shared } else { &users.samples },
-                    &all_shared,
-                    FULL_SHARE,
-                )
+                users_of(if users.are_few() { &all_shared } else { &users.samples }, &all_shared, FULL_SHARE)
             });
             picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
@@ -606,12 +603,18 @@ struct Users {
     private: bool,
     /// Samples by node.
     samples: Vec<f64>,
+    /// How many pages they are of.
+    pages: f64,
+    /// Pairs of samples of the same page, and how many of them are of one node.
+    pairs: f64,
+    agree: f64,
 }
 
 impl Users {
     fn of<'a>(pages: impl Iterator<Item = &'a VecDeque<Accessor>>, nodes: usize) -> Option<Self> {
-        let (mut samples, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0);
+        let (mut samples, mut count, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0, 0.0);
         for page in pages {
+            count += 1.0;
             let counts = counts(page, nodes);
             let total: f64 = counts.iter().sum();
             pairs += total * (total - 1.0) / 2.0;
@@ -624,12 +627,36 @@ impl Users {
         let chance: f64 = samples.iter().map(|count| (count / all).powi(2)).sum();
         // Half way from what chance makes of shared pages to private ones, which always agree.
         let private = agree / pairs > f64::midpoint(chance, 1.0) || chance > (1.0 - MIN_SHARE).powi(2);
-        (pairs >= MIN_PAIRS).then_some(Self { private, samples })
+        (pairs >= MIN_PAIRS).then_some(Self { private, samples, pages: count, pairs, agree })
     }
 
-    /// Whether there are too few samples of so many pages to tell all of their users.
-    fn are_few(&self, pages: usize) -> bool {
-        self.samples.iter().sum::<f64>() < MIN_TURNS * pages as f64
+    /// Samples a page.
+    fn turns(&self) -> f64 {
+        self.samples.iter().sum::<f64>() / self.pages
+    }
+
+    /// Whether there are too few samples to tell all of the pages' users.
+    fn are_few(&self) -> bool {
+        self.turns() < MIN_TURNS
+    }
+}
+
+/// Takes pages that look private for shared ones, if no more do than would by chance, were all shared.
+/// One thread has many faults in a row where threads share a CPU. With few samples of each page, some groups
+/// of shared pages have all of them from one node.
+fn acquit(groups: &mut [&mut Users]) {
+    let few = groups.iter().filter(|users| users.are_few());
+    let (private, shared): (Vec<&&mut Users>, Vec<_>) = few.partition(|users| users.private);
+    let sum =
+        |groups: &[&&mut Users], of: fn(&Users) -> f64| groups.iter().map(|users| of(users)).sum::<f64>();
+    // A page's next sample is of the same node so often, and then all of a group's are.
+    let again = sum(&shared, |users| users.agree) / sum(&shared, |users| users.pairs);
+    let turns = sum(&private, Users::turns) / private.len() as f64;
+    let chance = again.powf(turns - 1.0);
+    let expected = shared.len() as f64 * chance / (1.0 - chance);
+    // Two standard deviations.
+    if (private.len() as f64) <= expected + 2.0 * expected.sqrt() {
+        groups.iter_mut().filter(|users| users.are_few()).for_each(|users| users.private = false);
     }
 }
 

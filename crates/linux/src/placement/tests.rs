@@ -116,6 +116,30 @@ fn memory_found_to_be_shared_is_so_though_few_samples_say_otherwise() {
     assert!(private[1] > 90.0, "{private:?}: it is collocated since");
 }
 
+/// Where threads share a CPU, one has all faults in a part of the memory, and often those of the next pass.
+#[test]
+fn shared_memory_is_not_private_where_one_thread_has_many_faults_in_a_row() {
+    fn user(page: u64, pass: u64) -> u8 {
+        let part = page / 1000;
+        let stays = pass > 0 && any(part, 100 + pass) < 2 && any(part, 200 + pass) < 3;
+        if stays { user(page, pass - 1) } else { any(part, pass) }
+    }
+    let mut seen = Vec::new();
+    for passes in 2..=5 {
+        for seed in 0..8 {
+            let user = |page, pass| user(page + seed * 1_000_000, pass);
+            let mut placement = watch(false, passes, user);
+            // The kernel moves each page to whoever came last.
+            seen.push(local(&mut placement, |_| 0, |page| user(page, passes - 1))[1]);
+        }
+    }
+    let far = seen.iter().filter(|percent| (**percent - 25.0).abs() > 5.0).count();
+    assert!(far <= 1, "{far} of {}: {seen:.1?}", seen.len());
+    // A half that is private stays so.
+    let half = |page: u64, pass: u64| if page < PAGES / 2 { slice(2 * page) } else { user(page, pass) };
+    are(local(&mut watch(false, 3, half), |_| 0, |page| half(page, 2)), [25.0, 62.5]);
+}
+
 /// In each third of the memory one of the threads far from it follows the rest, and leads at a page in 32.
 #[test]
 fn a_thread_that_follows_others_over_shared_memory_is_one_of_its_users() {
