@@ -7,6 +7,7 @@ use nodewise_rig::Guest;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// 64 MiB.
 const PAGES: u64 = 16_384;
@@ -303,6 +304,25 @@ fn what_was_split_is_made_again_where_one_node_uses_it() {
     assert!(pages_on(largest, 0) >= PAGES, "on the node that uses them: {largest}");
     let summary = finished.json("summary").unwrap();
     assert_eq!(summary["actions"]["huge_pages_split"], PAGES / 512, "each is split once");
+}
+
+/// Somebody moves pages that Nodewise has interleaved to one node. It interleaves them again when they have
+/// rested, and the kernel leaves them alone meanwhile.
+#[test]
+#[ignore = "takes five minutes more, and CI has 90"]
+fn what_others_have_moved_is_spread_again() {
+    let script = "$NODEWISE run --log log -- \
+            $WORKLOAD shared-update --bound --mebibytes 64 --seconds 300 --report report & nodewise=$!
+        sleep 40; tail -n 1 report >first; migratepages $(pidof workload) 0,1,3 2
+        sleep 20; tail -n 1 report >moved; wait $nodewise";
+    let guest = Guest::uniform(4, 1, 384 << 20).copy("/usr/bin/migratepages");
+    let place = Place::guest_for(Duration::from_secs(450), guest);
+    let finished = place.run(programs(), script, &["first", "moved", "report", "log"]).unwrap();
+    let placed = |file: &str| finished.placements(file).unwrap().pop().unwrap();
+    assert!(placed("first").is_interleaved(), "{:?}", placed("first"));
+    assert!(placed("moved").pages_by_node[2] > PAGES / 2, "{:?}", placed("moved"));
+    println!("moved again: {}", moved_again(&finished.lines::<Value>("log").unwrap()));
+    assert!(placed("report").is_interleaved(), "{:?}\n{}", placed("report"), finished.stderr);
 }
 
 /// Pages on a node, by a line of `/proc/PID/numa_maps`.

@@ -43,9 +43,11 @@ pub struct InterleaveProgress {
     pub done: u64,
     /// The share of the range's pages, by home node, that have not had their chance.
     pub waiting: Vec<f32>,
-    /// The share of the range's pages, by home node, that were never moved, if the machine keeps account of
-    /// that; `waiting` is then known, too.
+    /// The share of the range's pages, by home node, that were never moved or have rested since, if the
+    /// machine keeps account of that. Then `waiting` is known, too.
     pub unmoved: Option<Vec<f32>>,
+    /// The least share of its pages that was seen to be so.
+    pub least_unmoved: f32,
     /// Decided but put off by the machine: to be repeated unchanged before anything new is decided, as long
     /// as it is right.
     pub pending: Vec<Interleaving>,
@@ -58,7 +60,15 @@ pub struct InterleaveProgress {
 impl InterleaveProgress {
     /// Its pages are just having their first chance.
     pub(crate) fn begin(waiting: Vec<f32>) -> Self {
-        Self { done: 0, waiting, unmoved: None, pending: Vec::new(), times: 1, again: None }
+        Self {
+            done: 0,
+            waiting,
+            unmoved: None,
+            least_unmoved: 1.0,
+            pending: Vec::new(),
+            times: 1,
+            again: None,
+        }
     }
 
     /// How its pages stand when they have another chance.
@@ -342,11 +352,17 @@ impl History {
         self.interleaved.insert(range, state);
     }
 
-    /// Notes where pages of a range were seen to be.
+    /// Notes where pages of a range were seen to be. Their next chance is put off no more when many have
+    /// rested, and may move again.
     pub(crate) fn looked(&mut self, seen: &Unmoved) {
+        const MANY: f32 = 0.25;
+        let all: f32 = seen.all.iter().sum();
         self.interleaved.alter(seen.range, |progress| {
+            let have_rested = all >= progress.least_unmoved + MANY;
+            let least_unmoved = if have_rested { all } else { progress.least_unmoved.min(all) };
+            let again = progress.again.map(|again| if have_rested { 0 } else { again });
             let (waiting, unmoved) = (seen.waiting.clone(), Some(seen.all.clone()));
-            InterleaveProgress { waiting, unmoved, ..progress.clone() }
+            InterleaveProgress { waiting, unmoved, least_unmoved, again, ..progress.clone() }
         });
     }
 
@@ -420,6 +436,23 @@ mod tests {
         assert_eq!(history.left_over(range, NodeIndex(1)), [rest]);
         assert!(history.left_over(range, NodeIndex(2)).is_empty());
         assert!(history.left_over(PageRange::new(30, 200), NodeIndex(1)).is_empty(), "the least of it");
+    }
+
+    #[test]
+    fn pages_have_another_chance_when_many_may_move_again() {
+        let mut history = History::new(&PatienceSettings::default());
+        let range = PageRange::new(0, 100);
+        let done = InterleaveProgress { done: BAND_END, times: 7, ..InterleaveProgress::begin(vec![0.0; 2]) };
+        history.note_interleaved(range, done, 10);
+        let again_after = |history: &mut History, unmoved: f32| {
+            history.looked(&Unmoved { range, all: vec![unmoved, 0.0], waiting: vec![0.0; 2] });
+            history.interleave_progress(range)[0].1.as_ref().unwrap().again
+        };
+        assert_eq!(again_after(&mut history, 0.02), Some(10 + 256));
+        // Block by block.
+        assert_eq!(again_after(&mut history, 0.1), Some(10 + 256));
+        assert_eq!(again_after(&mut history, 0.2), Some(10 + 256));
+        assert_eq!(again_after(&mut history, 0.3), Some(0));
     }
 
     #[test]

@@ -129,7 +129,8 @@ pub struct ProcessState {
     pub unmoved: Vec<Unmoved>,
 }
 
-/// Pages of a range that were never moved by decisions, as shares of all of its present pages by home node.
+/// Pages of a range that decisions may move, as shares of all of its present pages by home node. They were
+/// never moved before, or long ago.
 /// Samples would not do: where they are hint faults, the kernel moves the pages that are sampled, and only
 /// these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -53,14 +53,18 @@ enum Block {
 struct Moved {
     /// The node, `INTERLEAVED` or `ABSENT`.
     placed: Box<[u8; PAGES]>,
-    /// The interval in which pages were collocated last.
-    collocated: u32,
+    /// The interval in which we moved any of them last.
+    since: u32,
+    /// A bit for each page that had rested by then, and may move again.
+    rested: [u64; PAGES / 64],
 }
 
 const PAGES: usize = HUGE_PAGE_PAGES as usize;
 /// Bytes of a table's entry, and of an array of pages besides.
 const ENTRY_BYTES: usize = 48;
 const PAGES_BYTES: usize = PAGES + 16;
+/// Bytes of what was done to the pages of 2 MiB.
+const MOVED_BYTES: usize = ENTRY_BYTES + PAGES_BYTES + PAGES / 8;
 /// Not known to be present, or not moved.
 const ABSENT: u8 = u8::MAX;
 /// Moved as one of many that were interleaved over nodes.
@@ -120,16 +124,32 @@ impl Moved {
         self.placed[0] != ABSENT && self.placed[1..].iter().all(|&placed| placed == ABSENT)
     }
 
-    /// Memory that was collocated may turn out to be shared, as in a program's next phase. But shared
-    /// memory can look private for a while, so that nothing is moved twice within so many intervals. A page
-    /// that the kernel has taken away from where we put it would be taken away again.
-    fn may_be_interleaved(&self, at: usize, home: NodeIndex, interval: u32) -> bool {
-        const PRIVATE_FOR: u32 = 60;
-        match Placed::by(self.placed[at]) {
-            None => true,
-            Some(Placed::Interleaved) => false,
-            Some(Placed::At(node)) => node == home && interval.saturating_sub(self.collocated) >= PRIVATE_FOR,
+    /// Memory that was collocated may turn out to be shared, as in a program's next phase. The kernel, or
+    /// somebody else, may have taken away what was interleaved. But shared memory can look private for a
+    /// while, and what was taken may be taken again: nothing is moved twice within so many intervals.
+    fn may_be_interleaved(&self, at: usize, interval: u32) -> bool {
+        let has_rested = self.rested[at / 64] >> (at % 64) & 1 != 0;
+        self.placed[at] == ABSENT || has_rested || self.have_rested(interval)
+    }
+
+    /// Whether all of them have.
+    const fn have_rested(&self, interval: u32) -> bool {
+        const RESTS_FOR: u32 = 60;
+        interval.saturating_sub(self.since) >= RESTS_FOR
+    }
+
+    /// Whether the page had been moved before.
+    fn note(&mut self, at: usize, placed: Placed, interval: u32) -> bool {
+        if self.have_rested(interval) {
+            self.rested = [u64::MAX; PAGES / 64];
         }
+        self.since = interval;
+        self.rested[at / 64] &= !(1 << (at % 64));
+        let new = match placed {
+            Placed::Interleaved => INTERLEAVED,
+            Placed::At(node) => node.0,
+        };
+        std::mem::replace(&mut self.placed[at], new) != ABSENT
     }
 }
 
@@ -312,7 +332,7 @@ impl KnownHomes {
     /// A huge page has become base pages, or the other way round: neither was moved as it is now.
     pub(crate) fn forget_moved(&mut self, page: PageNumber) {
         if self.moved.remove(&page.huge().0).is_some() {
-            self.bytes -= ENTRY_BYTES + PAGES_BYTES;
+            self.bytes -= MOVED_BYTES;
         }
         if self.folios.remove(&page.huge().0).is_some() {
             self.bytes -= ENTRY_BYTES;
@@ -323,23 +343,14 @@ impl KnownHomes {
     pub(crate) fn note_moved(&mut self, page: PageNumber, placed: Placed) -> bool {
         let first = page.huge().0;
         if !self.moved.contains_key(&first) {
-            if !self.has_room(ENTRY_BYTES + PAGES_BYTES) {
+            if !self.has_room(MOVED_BYTES) {
                 return false;
             }
-            self.bytes += ENTRY_BYTES + PAGES_BYTES;
+            self.bytes += MOVED_BYTES;
         }
-        let block = self
-            .moved
-            .entry(first)
-            .or_insert_with(|| Moved { placed: Box::new([ABSENT; PAGES]), collocated: 0 });
-        let new = match placed {
-            Placed::Interleaved => INTERLEAVED,
-            Placed::At(node) => {
-                block.collocated = self.interval;
-                node.0
-            }
-        };
-        std::mem::replace(&mut block.placed[(page.0 % HUGE_PAGE_PAGES) as usize], new) != ABSENT
+        let new = || Moved { placed: Box::new([ABSENT; PAGES]), since: 0, rested: [0; PAGES / 64] };
+        let block = self.moved.entry(first).or_insert_with(new);
+        block.note((page.0 % HUGE_PAGE_PAGES) as usize, placed, self.interval)
     }
 
     /// Notes how many pages move together with this one. A part of a folio, or one that lies across others'
@@ -398,8 +409,7 @@ impl KnownHomes {
                 }
                 known += 1;
                 let noted = if whole { 0 } else { (page - first) as usize };
-                let may_move =
-                    |moved: &Moved| moved.may_be_interleaved(noted, NodeIndex(home), self.interval);
+                let may_move = |moved: &Moved| moved.may_be_interleaved(noted, self.interval);
                 if !moved.is_none_or(may_move) {
                     continue;
                 }
@@ -416,11 +426,11 @@ impl KnownHomes {
         Placed::by(self.moved.get(&page.huge().0)?.placed[(page.0 % HUGE_PAGE_PAGES) as usize])
     }
 
-    /// Whether a page that is at this home may still be interleaved.
-    pub(crate) fn may_be_interleaved(&self, page: PageNumber, home: NodeIndex) -> bool {
+    /// Whether a page may still be interleaved, or again.
+    pub(crate) fn may_be_interleaved(&self, page: PageNumber) -> bool {
         let at = (page.0 % HUGE_PAGE_PAGES) as usize;
         let moved = self.moved.get(&page.huge().0);
-        moved.is_none_or(|moved| moved.may_be_interleaved(at, home, self.interval))
+        moved.is_none_or(|moved| moved.may_be_interleaved(at, self.interval))
     }
 
     /// Forgets what lies outside of these mappings (in address order): if it is mapped again, it is allocated
@@ -464,7 +474,7 @@ impl KnownHomes {
         self.used.retain(|first, _| blocks.contains_key(first));
         self.folios.retain(|first, _| blocks.contains_key(first));
         let kept = self.blocks.values().chain(self.first.values()).map(Block::bytes).sum::<usize>();
-        self.bytes = kept + self.moved.len() * (ENTRY_BYTES + PAGES_BYTES);
+        self.bytes = kept + self.moved.len() * MOVED_BYTES;
         self.bytes += (self.used.len() + self.folios.len()) * ENTRY_BYTES;
         for known in [&mut self.blocks, &mut self.first] {
             known.shrink_to(2 * known.len());

@@ -84,17 +84,24 @@ fn counts_what_was_never_moved() {
     known.note_moved(PageNumber(2048), Placed::Interleaved);
     let left = (2460, vec![914.0, 1024.0, 0.0, 0.0], vec![457.0, 512.0, 0.0, 0.0]);
     assert_eq!(shares(&known), left);
-    // Collocated memory may turn out to be shared after a while, unless the kernel disagrees about it.
+    // Collocated memory may turn out to be shared after a while, and the kernel may have taken pages away.
     known.begin_interval(100);
     known.note_moved(PageNumber(110), Placed::At(NodeIndex(0)));
     known.note_moved(PageNumber(111), Placed::At(NodeIndex(1)));
     let mut left_after = |interval| {
         known.begin_interval(interval);
-        let (at, home) = ([110, 111, 112].map(PageNumber), NodeIndex(0));
-        (shares(&known).1[0] as u32, at.map(|page| known.may_be_interleaved(page, home)))
+        let at = [100, 110, 111, 112].map(PageNumber);
+        (shares(&known).1[0] as u32, at.map(|page| known.may_be_interleaved(page)))
     };
-    assert_eq!(left_after(159), (912, [false, false, true]));
-    assert_eq!(left_after(160), (913, [true, false, true]));
+    assert_eq!(left_after(159), (922, [true, false, false, true]));
+    assert_eq!(left_after(160), (924, [true; 4]));
+    // One moves again, and rests alone.
+    known.note_moved(PageNumber(100), Placed::Interleaved);
+    let at = [100, 110].map(PageNumber);
+    assert_eq!(
+        (shares(&known).1[0] as u32, at.map(|page| known.may_be_interleaved(page))),
+        (923, [false, true])
+    );
     assert_eq!(known.unmoved(PageRange::new(1020, 1030), 1024, 4, |_| false, even).1, [4.0, 6.0, 0.0, 0.0]);
     // A huge page waits or not, as its first page does. Its neighbour is in base pages.
     let mut known = KnownHomes::default();

@@ -409,7 +409,7 @@ impl LinuxMachine {
                     // for looking private in a few scans.
                     let done = match (&decision.action, before.placed(page)) {
                         (_, None) => false,
-                        (Action::Interleave(_), Some(_)) => !before.may_be_interleaved(page, at),
+                        (Action::Interleave(_), Some(_)) => !before.may_be_interleaved(page),
                         (_, Some(Placed::Interleaved)) => true,
                         (_, Some(Placed::At(node))) => node == to,
                     };
