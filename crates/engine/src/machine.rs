@@ -130,9 +130,8 @@ pub struct ProcessState {
 }
 
 /// Pages of a range that decisions may move, as shares of all of its present pages by home node. They were
-/// never moved before, or long ago.
-/// Samples would not do: where they are hint faults, the kernel moves the pages that are sampled, and only
-/// these.
+/// never moved before, or long ago. Samples would not do: where they are hint faults, the kernel moves the
+/// pages that are sampled, and only these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Unmoved {
     /// Where.
