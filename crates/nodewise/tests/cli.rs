@@ -168,11 +168,20 @@ fn counted(command: &mut Command, act: impl FnOnce(&mut Child)) -> String {
     std::fs::read_to_string(at("count")).unwrap().trim().to_owned()
 }
 
+/// Starts a program that heeds signals, also where this test ignores them: in the background, or by nohup.
+const HEEDING: [&str; 2] = ["env", "--default-signal=INT,HUP"];
+
+fn heeding(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(HEEDING[0]);
+    command.args([HEEDING[1], program]).args(arguments);
+    command
+}
+
 /// Ctrl-C goes to all of the terminal's foreground group, a hangup to the session's leader, which Nodewise is
 /// here.
 #[test]
 fn signals_of_a_terminal_reach_the_program_once() {
-    let run = format!("exec {} run -q -- sh counting", cargo_bin("nodewise").display());
+    let run = format!("exec {} {} run -q -- sh counting", HEEDING.join(" "), cargo_bin("nodewise").display());
     let terminal = || {
         let mut script = Command::new("script");
         script.args(["-q", "-c", &run, "/dev/null"]);
@@ -186,16 +195,13 @@ fn signals_of_a_terminal_reach_the_program_once() {
 #[test]
 fn signals_to_nodewise_alone_are_passed_on_but_for_those_that_were_ignored() {
     let send = |signal| move |running: &mut Child| nodewise_sys::kill(running.id() as i32, signal).unwrap();
-    let run = || nodewise(&["run", "-q", "--", "sh", "counting"]);
+    let program = cargo_bin("nodewise").display().to_string();
+    let run = || heeding(&program, &["run", "-q", "--", "sh", "counting"]);
     assert_eq!(counted(&mut run(), send(SIGINT)), "1");
     assert_eq!(counted(&mut run(), send(SIGHUP)), "1");
     // As nohup has it.
     let ignored = |signal: &str| {
-        let mut sh = Command::new("sh");
-        let script =
-            format!("trap '' {signal}; exec {} run -q -- sh counting", cargo_bin("nodewise").display());
-        sh.args(["-c", &script]);
-        sh
+        heeding("sh", &["-c", &format!("trap '' {signal}; exec {program} run -q -- sh counting")])
     };
     assert_eq!(counted(&mut ignored("HUP"), send(SIGHUP)), "0");
     assert_eq!(counted(&mut ignored("INT"), send(SIGINT)), "0");
