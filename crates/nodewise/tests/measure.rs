@@ -134,7 +134,9 @@ fn what_cannot_be_measured_is_one_clear_error() {
 fn an_interrupt_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt as _;
     let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(cargo_bin("nodewise"));
+    // Whoever started the tests in a shell's background has interrupts ignored.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(cargo_bin("nodewise"));
     command.args(["measure", "--mebibytes", "64", "--preset", "mine.toml"]).current_dir(directory.path());
     let mut running = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(300));

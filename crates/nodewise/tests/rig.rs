@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 fn rig(arguments: &[&str]) -> Command {
-    let mut command = Command::new(cargo_bin("nodewise"));
+    // Whoever started the tests in a shell's background has interrupts ignored.
+    let mut command = Command::new("/usr/bin/env");
+    command.arg("--default-signal=INT").arg(cargo_bin("nodewise"));
     command.arg("rig").args(arguments).env("NODEWISE_RIG_EXCLUSIVE", "1");
     command
 }
