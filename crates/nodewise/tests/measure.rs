@@ -134,7 +134,7 @@ fn what_cannot_be_measured_is_one_clear_error() {
 fn an_interrupt_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt as _;
     let directory = tempfile::tempdir().unwrap();
-    // Whoever started the tests in a shell's background has interrupts ignored.
+    // A shell has interrupts ignored by what it starts in the background, such as these tests.
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").arg(cargo_bin("nodewise"));
     command.args(["measure", "--mebibytes", "64", "--preset", "mine.toml"]).current_dir(directory.path());

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 fn rig(arguments: &[&str]) -> Command {
-    // Whoever started the tests in a shell's background has interrupts ignored.
+    // A shell has interrupts ignored by what it starts in the background, such as these tests.
     let mut command = Command::new("/usr/bin/env");
     command.arg("--default-signal=INT").arg(cargo_bin("nodewise"));
     command.arg("rig").args(arguments).env("NODEWISE_RIG_EXCLUSIVE", "1");
