@@ -147,6 +147,7 @@ impl Homes {
                 }
             });
             known.keep_mapped(mappings);
+            self.placement.keep_mapped(process.pid, mappings);
         }
         self.survey.0.clear();
     }

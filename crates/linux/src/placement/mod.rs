@@ -9,7 +9,7 @@
 mod tests;
 
 use crate::bounds;
-use nodewise_engine::{HUGE_PAGE_PAGES, PageNumber, PageRange, Pid, RangeMap, imbalance_percent};
+use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid, RangeMap, imbalance_percent};
 use nodewise_topology::NodeIndex;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -373,6 +373,15 @@ impl Placement {
             } else {
                 process.shared.remove(range);
             }
+        }
+    }
+
+    /// Forgets what was found of memory outside of these mappings (in order). Memory that comes there later
+    /// may have other users.
+    pub(crate) fn keep_mapped(&mut self, pid: Pid, mappings: &[Mapping]) {
+        if let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.shared.is_empty()) {
+            let mapped: Vec<PageRange> = mappings.iter().map(|mapping| mapping.range).collect();
+            process.shared.clip(&mapped);
         }
     }
 

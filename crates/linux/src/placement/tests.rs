@@ -114,6 +114,12 @@ fn memory_found_to_be_shared_is_so_though_few_samples_say_otherwise() {
     placement.note_shared(PID, all, false);
     let private = local(&mut placement, |_| 0, |page| user(page, 0));
     assert!(private[1] > 90.0, "{private:?}: it is collocated since");
+    placement.note_shared(PID, all, true);
+    let elsewhere = PageRange::new(PAGES, 2 * PAGES);
+    let kind = nodewise_engine::MappingKind::Anonymous;
+    placement.keep_mapped(PID, &[Mapping { range: elsewhere, writable: true, kind }]);
+    let private = local(&mut placement, |_| 0, |page| user(page, 0));
+    assert!(private[1] > 90.0, "{private:?}: this is other memory");
 }
 
 /// Where threads share a CPU, one has all faults in a part of the memory, and often those of the next pass.
