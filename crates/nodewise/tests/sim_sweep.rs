@@ -133,7 +133,10 @@ fn a_sweep_that_was_interrupted_goes_on_where_it_was() {
     let directory = directory(&SPEC.replace("seeds = 2", "seeds = 4"));
     let (path, out) = (directory.path(), directory.path().join("out"));
     let runs = || files(&out).into_iter().filter(|(name, _)| name.len() == 21).collect::<BTreeMap<_, _>>();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("nodewise"))
+    // A shell has interrupts ignored by what it starts in the background, such as these tests.
+    let mut child = std::process::Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(assert_cmd::cargo::cargo_bin("nodewise"))
         .current_dir(path)
         .args(["sim", "sweep", "spec.toml", "--out", "out"])
         .spawn()
