@@ -356,23 +356,17 @@ impl Placement {
 
     /// Notes that several nodes read a range and none writes it.
     pub(crate) fn note_replicable(&mut self, pid: Pid, range: PageRange) {
-        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
+        let most = self.ranges_each();
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.replicable.limit(most);
-            process.replicable.insert(range, ());
+            mark(&mut process.replicable, [range], true, most);
         }
     }
 
     /// Notes whether several nodes were found to use a range.
     pub(crate) fn note_shared(&mut self, pid: Pid, range: PageRange, is: bool) {
-        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
+        let most = self.ranges_each();
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.shared.limit(most);
-            if is {
-                process.shared.insert(range, ());
-            } else {
-                process.shared.remove(range);
-            }
+            mark(&mut process.shared, [range], is, most);
         }
     }
 
@@ -387,17 +381,16 @@ impl Placement {
 
     /// Notes whether several nodes use different parts of huge pages.
     pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
-        let most = (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH);
+        let most = self.ranges_each();
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.falsely_shared.limit(most);
-            for range in pages.iter().map(|page| PageRange::new(page.0, page.0 + HUGE_PAGE_PAGES)) {
-                if are {
-                    process.falsely_shared.insert(range, ());
-                } else {
-                    process.falsely_shared.remove(range);
-                }
-            }
+            let ranges = pages.iter().map(|page| PageRange::new(page.0, page.0 + HUGE_PAGE_PAGES));
+            mark(&mut process.falsely_shared, ranges, are, most);
         }
+    }
+
+    /// Ranges of each kind that are kept of a process.
+    fn ranges_each(&self) -> usize {
+        (bounds::RANGES / self.processes.len().max(1)).min(bounds::RANGES_EACH)
     }
 
     /// Notes that a page was written, with which so many move at once: a copy of them would not stay one.
@@ -589,6 +582,18 @@ impl Process {
 
     fn is_replicable(&self, page: PageNumber) -> bool {
         holds(&self.replicable, page)
+    }
+}
+
+/// Puts ranges among the marked ones, or takes them out.
+fn mark(marked: &mut RangeMap<()>, ranges: impl IntoIterator<Item = PageRange>, are: bool, most: usize) {
+    marked.limit(most);
+    for range in ranges {
+        if are {
+            marked.insert(range, ());
+        } else {
+            marked.remove(range);
+        }
     }
 }
 

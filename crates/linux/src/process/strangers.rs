@@ -7,8 +7,8 @@ use crate::ending::Ending;
 use nodewise_engine::Pid;
 use std::collections::BTreeMap;
 
-/// What was below this process already when it came to be Nodewise, and what they have started since. A shell
-/// that executes its last command leaves it the children that it has in the background.
+/// Processes that were below this one already when it came to be Nodewise, and those that they have started
+/// since. A shell that executes its last command leaves it the children that it has in the background.
 #[derive(Clone, Debug, Default)]
 pub struct Strangers(BTreeMap<Pid, u64>);
 
