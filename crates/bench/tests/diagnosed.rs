@@ -6,7 +6,7 @@ mod guests;
 
 use guests::run_in;
 use nodewise_bench::scenario::{Finished, Place};
-use nodewise_rig::{Device, Guest};
+use nodewise_rig::{Device, Guest, Node};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -129,6 +129,19 @@ fn patients_on_four_nodes() {
     for pattern in ["local", "idle"] {
         healthy(&finished, pattern);
     }
+}
+
+/// Three CPUs of four are on node 0, where the memory is, and so are three quarters of its uses: each CPU
+/// does as much. The threads are as many on each node.
+#[test]
+fn users_with_unlike_cpu_time() {
+    let node = |cpus| Node { cpus, memory_bytes: 512 << 20 };
+    let finished = examined(
+        Guest::new([node(3), node(1)]),
+        "examine unlike $WORKLOAD shared-read --threads-per-node 3 --seconds 60 --report unlike.report",
+        &["unlike"],
+    );
+    hurt(&finished, "unlike", "interleave", 25.0);
 }
 
 /// A disk on node 0, read from node 3 and from node 0.

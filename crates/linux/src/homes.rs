@@ -297,6 +297,11 @@ impl Homes {
         self.placement.note_shared(pid, range, is);
     }
 
+    /// Notes the nodes' shares in the CPU time of a process.
+    pub(crate) fn note_cpu_time(&mut self, pid: Pid, by_node: Vec<f64>) {
+        self.placement.note_cpu_time(pid, by_node);
+    }
+
     /// Notes whether several nodes use different parts of huge pages.
     pub(crate) fn note_falsely_shared(&mut self, pid: Pid, pages: &[PageNumber], are: bool) {
         self.placement.note_falsely_shared(pid, pages, are);

@@ -351,7 +351,7 @@ impl LinuxMachine {
             let tells = !by_faults || mapping().is_none_or(has_hint_faults);
             tells && processes.contains(sample.pid)
         });
-        self.totals.thread_moves += self.threads.moved(processes, topology);
+        self.totals.thread_moves += self.threads.look(processes, topology);
         *shared = SharedMemory::of(processes);
         let kernel = mover.kernel();
         kernel.learn_places(shared.unite(processes, &mut samples).into_iter());
@@ -363,6 +363,7 @@ impl LinuxMachine {
             .keep(&processes.iter().filter(|process| !process.fresh).map(|process| process.pid.0).collect());
         homes.update(kernel, topology, processes, self.sampler.is_paused());
         homes.note_kernels_moves(self.totals.pages_moved_by_kernel, processes);
+        self.threads.cpu_time().for_each(|(pid, by_node)| homes.note_cpu_time(pid, by_node));
         let (begin, count) = (Instant::now(), samples.len());
         let (samples, met, left) = homes.locate(kernel, topology, processes, mappings, samples);
         intake.learn(count, left, begin.elapsed());

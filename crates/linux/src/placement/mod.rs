@@ -141,6 +141,8 @@ struct Process {
     shared: RangeMap<()>,
     /// Huge pages of which several nodes use different parts.
     falsely_shared: RangeMap<()>,
+    /// Shares of the nodes in its CPU time; empty while that is not known.
+    cpu_time: Vec<f64>,
     /// Whether most of it was gone when it was looked at last.
     shrunk: bool,
 }
@@ -370,6 +372,13 @@ impl Placement {
         }
     }
 
+    /// Notes the nodes' shares in the CPU time of a process.
+    pub(crate) fn note_cpu_time(&mut self, pid: Pid, by_node: Vec<f64>) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.cpu_time = by_node;
+        }
+    }
+
     /// Forgets what was found of memory outside of these mappings (in order). Memory that comes there later
     /// may have other users.
     pub(crate) fn keep_mapped(&mut self, pid: Pid, mappings: &[Mapping]) {
@@ -546,7 +555,7 @@ impl Process {
         let (in_parts, watched): (Vec<_>, Vec<_>) =
             watched.partition(|(first, watched)| watched.is_huge() && holds(&self.falsely_shared, *first));
         let of_parts = Users::of(in_parts.iter().map(|(_, watched)| &watched.last), nodes)
-            .map(|users| users_of(&users.samples, &users.samples, FULL_SHARE_OF_PARTS));
+            .map(|users| self.users_of(&users.samples, &users.samples, FULL_SHARE_OF_PARTS));
         picks.extend(in_parts.into_iter().map(|(_, watched)| {
             let mine = of_parts.clone().unwrap_or_else(|| own(&watched.last, nodes));
             pick(watched, mine, of_parts.is_some())
@@ -566,7 +575,8 @@ impl Process {
         }
         for (pages, users) in judged {
             let shared = users.as_ref().map(|users| {
-                users_of(if users.are_few() { &all_shared } else { &users.samples }, &all_shared, FULL_SHARE)
+                let samples = if users.are_few() { &all_shared } else { &users.samples };
+                self.users_of(samples, &all_shared, FULL_SHARE)
             });
             picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
@@ -578,6 +588,22 @@ impl Process {
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         picks
+    }
+
+    /// Share of each node in the accesses to shared pages. It was seen there, and has such a share of their
+    /// samples or of those of all shared pages. Samples say who uses them, and CPU time says how much.
+    fn users_of(&self, samples: &[f64], all_shared: &[f64], full_share: f64) -> Vec<f64> {
+        let share = |samples: &[f64], node: usize| samples[node] / samples.iter().sum::<f64>();
+        let seen = |node: usize| {
+            let share = share(samples, node).max(share(all_shared, node));
+            if samples[node] > 0.0 { (share / full_share).min(1.0) } else { 0.0 }
+        };
+        let seen: Vec<f64> = (0..samples.len()).map(seen).collect();
+        let timed: Vec<f64> = seen.iter().zip(&self.cpu_time).map(|(seen, time)| seen * time).collect();
+        // Users that have no CPU time of late count alike.
+        let weights = if timed.iter().sum::<f64>() > 0.0 { timed } else { seen };
+        let all: f64 = weights.iter().sum();
+        weights.into_iter().map(|weight| weight / all).collect()
     }
 
     fn is_replicable(&self, page: PageNumber) -> bool {
@@ -677,19 +703,6 @@ fn acquit(groups: &mut [&mut Users]) {
 /// Share of each node in the accesses to a private page.
 fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
-}
-
-/// Share of each node in the accesses to shared pages. It was seen there, and has such a share of their
-/// samples or of those of all shared pages. Samples say who uses them, not how much: each user counts alike.
-fn users_of(samples: &[f64], all_shared: &[f64], full_share: f64) -> Vec<f64> {
-    let share = |samples: &[f64], node: usize| samples[node] / samples.iter().sum::<f64>();
-    let weight = |node: usize| {
-        let share = share(samples, node).max(share(all_shared, node));
-        if samples[node] > 0.0 { (share / full_share).min(1.0) } else { 0.0 }
-    };
-    let weights: Vec<f64> = (0..samples.len()).map(weight).collect();
-    let all: f64 = weights.iter().sum();
-    weights.into_iter().map(|weight| weight / all).collect()
 }
 
 fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {

@@ -94,6 +94,23 @@ fn shared_memory_is_local_to_one_of_its_users_wherever_it_lies() {
     are(local(&mut placement, |_| 0, |page| winner(page, 7)), [25.0, 25.0]);
 }
 
+#[test]
+fn a_node_with_more_cpu_time_has_more_of_the_accesses_to_shared_memory() {
+    let mut placement = watch(false, 8, any);
+    placement.note_cpu_time(PID, vec![0.7, 0.1, 0.1, 0.1]);
+    are(local(&mut placement, |_| 0, |_| 1), [70.0, 10.0]);
+    // A node that was not seen there is no user, whatever else it does.
+    let mut placement = watch(false, 8, |page, pass| any(page, pass) % 2);
+    placement.note_cpu_time(PID, vec![0.3, 0.1, 0.6, 0.0]);
+    are(local(&mut placement, |_| 0, |_| 1), [75.0, 25.0]);
+    placement.note_cpu_time(PID, vec![0.0, 0.0, 1.0, 0.0]);
+    are(local(&mut placement, |_| 0, |_| 1), [50.0, 50.0]);
+    // It says nothing of memory that one node uses.
+    let mut placement = watch(false, 4, |page, _| slice(page));
+    placement.note_cpu_time(PID, vec![0.7, 0.1, 0.1, 0.1]);
+    are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
+}
+
 /// On a busy host one thread runs at a time, and has all faults of two passes.
 #[test]
 fn memory_found_to_be_shared_is_so_though_few_samples_say_otherwise() {

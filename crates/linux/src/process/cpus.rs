@@ -3,7 +3,7 @@
 use super::read_cost::ReadCost;
 use super::stat::Stat;
 use crate::ending::Until;
-use nodewise_engine::{Pid, Tid};
+use nodewise_engine::Pid;
 use nodewise_sys::{AffinityMask, sched_getaffinity};
 use std::fs;
 use std::time::Instant;
@@ -28,17 +28,14 @@ impl ReadCost {
 }
 
 impl ReadCost {
-    /// The CPUs on which the threads of `pid` ran last, of `most` of them, until then.
-    pub(crate) fn last_cpus(&mut self, pid: Pid, most: usize, until: &Until) -> Vec<(Tid, u32)> {
+    /// The threads of `pid`, `most` of them, as many as can be read until then.
+    pub(crate) fn threads(&mut self, pid: Pid, most: usize, until: &Until) -> Vec<Stat> {
         let tids = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         self.files += 1;
         let tids = tids.filter_map(|task| task.file_name().to_str()?.parse().ok());
         let tids = tids.take(most).take_while(|_| !until.is_over());
-        let cpu = |tid: u32| {
-            let stat = Stat::parse(&self.read(&format!("/proc/{pid}/task/{tid}/stat"))?)?;
-            Some((Tid(tid), stat.cpu))
-        };
-        tids.filter_map(cpu).collect()
+        let stat = |tid: u32| Stat::parse(&self.read(&format!("/proc/{pid}/task/{tid}/stat"))?);
+        tids.filter_map(stat).collect()
     }
 }
 
