@@ -169,8 +169,8 @@ impl SamplingSchedule {
 }
 
 impl Rest {
-    /// Pages that were just interleaved are expected to be remote: so long a ratio that was low already may
-    /// fall.
+    /// Pages that were just interleaved are expected to be remote. So long a ratio may fall that was low
+    /// already. Any may where nearly all memory was interleaved: most of its users may be on one node.
     const SETTLING_ROUNDS: u32 = 10;
     const LOW_PERCENT: f64 = 80.0;
 
@@ -184,7 +184,8 @@ impl Rest {
             > self.resident_pages as f64 * (1.0 + settings.grown_percent / 100.0);
         // Whoever did nothing so far may begin with anything.
         let before = self.local_access_percent.unwrap_or(100.0);
-        if self.settling_rounds <= Self::SETTLING_ROUNDS && before < Self::LOW_PERCENT {
+        let may_fall = before < Self::LOW_PERCENT || inputs.nearly_all_interleaved;
+        if self.settling_rounds <= Self::SETTLING_ROUNDS && may_fall {
             self.local_access_percent = Some(now.map_or(before, |now| now.min(before)));
             return inputs.fresh || grown;
         }
@@ -330,5 +331,13 @@ mod tests {
         let half_way = SamplingInputs { interleaving: true, local_access_percent: Some(50.0), ..CALM };
         let slowly = [&[spread; 4][..], &[half_way; 70], &[after; 12]].concat();
         assert_eq!(rates(&slowly), format!("aaa{}", "c".repeat(83)));
+        // Three threads of four were near, and nearly all of their memory is interleaved.
+        let near = SamplingInputs { samples_move_pages: true, local_access_percent: Some(90.0), ..CALM };
+        let spread =
+            SamplingInputs { interleaving: true, interleaved: true, nearly_all_interleaved: true, ..near };
+        let after = SamplingInputs { local_access_percent: Some(55.0), ..spread };
+        assert_eq!(rates(&[near, spread, after, after]), "appp");
+        let a_part = SamplingInputs { nearly_all_interleaved: false, ..after };
+        assert_eq!(rates(&[near, spread, a_part]), "apa");
     }
 }
