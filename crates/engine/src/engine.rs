@@ -8,6 +8,7 @@ use crate::policy::{Confined, Policy, ProcessView, View};
 use crate::region::{Folios, Key, RegionMap, RegionSettings};
 use crate::round::{Finding, Footprint, Metrics, Round};
 use crate::sampling_schedule::{SamplingInputs, SamplingSchedule, SamplingScheduleSettings};
+use crate::stale_loads::StaleLoads;
 use crate::wandering::Wandering;
 use crate::{
     Action, Decision, HUGE_PAGE_PAGES, Interleaving, Machine, Observation, Outcome, PageNumber, PageRange,
@@ -53,6 +54,7 @@ pub struct Engine {
     sampling_schedule: SamplingSchedule,
     sampling: Option<SamplingRate>,
     put_off: bool,
+    stale_loads: StaleLoads,
 }
 
 struct Process {
@@ -119,6 +121,7 @@ impl Engine {
             sampling_schedule,
             sampling: None,
             put_off: false,
+            stale_loads: StaleLoads::default(),
         }
     }
 
@@ -128,7 +131,9 @@ impl Engine {
         self.ingest(&observation);
         let nodes = balanced_nodes(&self.topology, &observation.counters);
         let maps = self.processes.values().map(|process| &process.map);
-        let metrics = metrics(&self.topology, &observation.counters, maps, &nodes);
+        let mut metrics = metrics(&self.topology, &observation.counters, maps, &nodes);
+        metrics.controller_imbalance_error +=
+            self.stale_loads.next(&observation.counters, &metrics.controller_loads, observation.duration_ns);
         let processes = self.processes.iter();
         let view = View {
             topology: &self.topology,
@@ -163,6 +168,7 @@ impl Engine {
                 && !decision.action.resizes()
                 && outcome.deferred > 0
         });
+        self.stale_loads.note(metrics.controller_imbalance_percent.get().copied(), &acted);
         let signs = self.sampling_inputs(&observation, &metrics, &acted);
         let sampling = self.sampling_schedule.next(&signs);
         if self.sampling != Some(sampling) {

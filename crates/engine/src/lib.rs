@@ -62,6 +62,7 @@ mod region;
 mod round;
 mod sample;
 mod sampling_schedule;
+mod stale_loads;
 mod wandering;
 
 pub use counters::{Counters, Measure, TrafficMatrix};

@@ -59,8 +59,8 @@ pub struct Metrics {
     pub controller_loads: Measure<Vec<f64>>,
     /// Sample standard deviation (n-1) of the controllers' loads over their mean, in percent.
     pub controller_imbalance_percent: Measure<f64>,
-    /// By how much the imbalance may be off for want of samples (one standard error), in percentage points;
-    /// 0 when measured.
+    /// By how much the imbalance may be off, in percentage points. Samples may be few (one standard error; 0
+    /// when measured), and some may be of before pages were interleaved.
     pub controller_imbalance_error: f64,
     /// Share of accesses that are reads, in percent.
     pub read_percent: Measure<f64>,
