@@ -41,6 +41,8 @@ const FULL_SHARE: f64 = 0.03;
 /// The same of falsely shared huge pages. Each user has parts of its own there, which it uses however seldom
 /// it has the first fault of a pass.
 const FULL_SHARE_OF_PARTS: f64 = 0.005;
+/// A node that is seen in fewer groups of pages that are judged together has its own few pages there.
+const MIN_GROUPS: f64 = 3.0;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
 /// The same of samples of pages whose users are not clear: each is then local or not by chance. One standard
@@ -569,6 +571,13 @@ impl Process {
         };
         let mut judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         acquit(&mut judged.iter_mut().filter_map(|(_, users)| users.as_mut()).collect::<Vec<_>>());
+        let groups: Vec<&Users> = judged.iter().filter_map(|(_, users)| users.as_ref()).collect();
+        let follow: Vec<bool> = (0..nodes).map(|node| self.follows(node, &groups)).collect();
+        if follow.contains(&true) {
+            let known =
+                judged.iter_mut().filter_map(|(_, users)| users.as_mut()).filter(|users| !users.are_few());
+            known.for_each(|users| users.private = false);
+        }
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
             all_shared.iter_mut().zip(&users.samples).for_each(|(all, count)| *all += count);
@@ -576,7 +585,14 @@ impl Process {
         for (pages, users) in judged {
             let shared = users.as_ref().map(|users| {
                 let samples = if users.are_few() { &all_shared } else { &users.samples };
-                self.users_of(samples, &all_shared, FULL_SHARE)
+                let samples: Vec<f64> = samples
+                    .iter()
+                    .zip(&follow)
+                    .map(
+                        |(&seen, follows)| if *follows { seen.max(as_many_as_a_user(samples)) } else { seen },
+                    )
+                    .collect();
+                self.users_of(&samples, &all_shared, FULL_SHARE)
             });
             picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
@@ -588,6 +604,17 @@ impl Process {
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         picks
+    }
+
+    /// Whether a node's threads work, and were seen at few pages, but all over the memory, and hardly have
+    /// any for themselves. Others are ahead of them then, and take the faults.
+    fn follows(&self, node: usize, groups: &[&Users]) -> bool {
+        let seen: f64 = groups.iter().map(|users| users.samples[node]).sum();
+        let in_groups = groups.iter().filter(|users| users.samples[node] > 0.0).count() as f64;
+        let share = |users: &Users| users.samples[node] / users.samples.iter().sum::<f64>();
+        self.cpu_time.get(node).is_some_and(|time| *time >= MIN_SHARE)
+            && in_groups >= MIN_GROUPS.max(seen.min(groups.len() as f64) / 2.0)
+            && groups.iter().all(|users| share(users) < MIN_SHARE)
     }
 
     /// Share of each node in the accesses to shared pages. It was seen there, and has such a share of their
@@ -703,6 +730,11 @@ fn acquit(groups: &mut [&mut Users]) {
 /// Share of each node in the accesses to a private page.
 fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
     counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
+}
+
+/// So many samples of pages that a node counts as one of their users in full.
+fn as_many_as_a_user(samples: &[f64]) -> f64 {
+    FULL_SHARE * samples.iter().sum::<f64>() / (1.0 - FULL_SHARE * samples.len() as f64)
 }
 
 fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {

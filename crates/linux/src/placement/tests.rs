@@ -111,6 +111,26 @@ fn a_node_with_more_cpu_time_has_more_of_the_accesses_to_shared_memory() {
     are(local(&mut placement, |_| 0, slice), [25.0, 100.0]);
 }
 
+/// One thread is ahead of three that do as much, and takes nearly all faults.
+#[test]
+fn threads_that_work_and_are_seen_everywhere_use_what_another_has_the_faults_of() {
+    let ahead = |page: u64, pass: u64| {
+        if any(page, pass + 7) + any(page, pass + 9) == 0 { any(page / 3, pass + 5) } else { 0 }
+    };
+    let rarely = |page: u64, pass: u64| if page % 16 == 0 { ahead(page, pass) } else { 0 };
+    let mut placement = watch(false, 8, rarely);
+    placement.note_cpu_time(PID, vec![0.25; 4]);
+    are(local(&mut placement, |_| 0, |_| 1), [25.0, 25.0]);
+    // They do hardly anything.
+    let mut placement = watch(false, 8, rarely);
+    placement.note_cpu_time(PID, vec![0.94, 0.02, 0.02, 0.02]);
+    assert!(local(&mut placement, |_| 0, |_| 1)[0] > 95.0);
+    // They spin on a few pages.
+    let mut placement = watch(false, 8, |page, pass| if page < 64 { any(page, pass) } else { 0 });
+    placement.note_cpu_time(PID, vec![0.25; 4]);
+    assert!(local(&mut placement, |_| 0, |_| 1)[0] > 95.0);
+}
+
 /// On a busy host one thread runs at a time, and has all faults of two passes.
 #[test]
 fn memory_found_to_be_shared_is_so_though_few_samples_say_otherwise() {
