@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// So much of the CPU time counts a look later.
-const FADES: f64 = 0.9;
+const FADES: f64 = 0.98;
 /// With less CPU time, in clock ticks, it is chance which nodes have it.
 const MIN_TICKS: f64 = 100.0;
 
