@@ -6,7 +6,7 @@ use crate::ending::Until;
 use crate::process::{OnePercent, Process, Processes, ReadCost};
 use nodewise_engine::{Pid, Tid};
 use nodewise_topology::{CpuId, NodeIndex, Topology};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// So much of the CPU time counts a look later.
@@ -52,7 +52,9 @@ impl Threads {
         }
         self.due.took(Duration::from_nanos(self.cost.time_ns - spent_ns));
         let before = std::mem::replace(&mut self.seen, seen);
-        self.ticks.retain(|&pid, _| processes.contains(pid));
+        // Another program's CPU time says nothing of this one's memory.
+        let goes_on: HashSet<Pid> = processes.iter().filter(|p| !p.fresh).map(|p| p.pid).collect();
+        self.ticks.retain(|pid, _| goes_on.contains(pid));
         self.ticks.values_mut().flatten().for_each(|ticks| *ticks *= FADES);
         let mut moved = 0;
         for (thread, now) in &self.seen {

@@ -7,11 +7,14 @@
 
 #[cfg(test)]
 mod tests;
+mod users;
 
 use crate::bounds;
 use nodewise_engine::{HUGE_PAGE_PAGES, Mapping, PageNumber, PageRange, Pid, RangeMap, imbalance_percent};
 use nodewise_topology::NodeIndex;
 use std::collections::{BTreeMap, VecDeque};
+pub(crate) use users::MIN_TURNS;
+use users::{FULL_SHARE, FULL_SHARE_OF_PARTS, Users, acquit, followers, own, shares};
 
 /// Pages that are watched, of all processes together.
 const WATCHED: usize = 2048;
@@ -26,23 +29,6 @@ const REMEMBERED_FOLIO: usize = 64;
 const REMEMBERED_INTERVALS: u32 = 16;
 /// Pages that are judged together, whether they are shared.
 const JUDGED: usize = 128;
-/// Pairs of samples of the same page, in pages judged together, that are needed to tell.
-const MIN_PAIRS: f64 = 16.0;
-/// Samples a page from which on pages that are judged together tell all of their users. With fewer, one of
-/// them may not have had its turn, and shared pages are taken to have the users of all shared pages of the
-/// process.
-pub(crate) const MIN_TURNS: f64 = 6.0;
-/// With a smaller share of the samples of pages that are judged together, other nodes leave them private.
-const MIN_SHARE: f64 = 0.05;
-/// A node with such a share of the samples of shared pages is a user of theirs like any other. With a smaller
-/// one it is one in part. Threads that sweep over the same pages fault on few that another has just been at,
-/// so that one which follows has few samples of many accesses. Another may really have few.
-const FULL_SHARE: f64 = 0.03;
-/// The same of falsely shared huge pages. Each user has parts of its own there, which it uses however seldom
-/// it has the first fault of a pass.
-const FULL_SHARE_OF_PARTS: f64 = 0.005;
-/// A node that is seen in fewer groups of pages that are judged together has its own few pages there.
-const MIN_GROUPS: f64 = 3.0;
 /// Fewer samples say too little.
 const MIN_SAMPLES: u64 = 100;
 /// The same of samples of pages whose users are not clear: each is then local or not by chance. One standard
@@ -557,7 +543,7 @@ impl Process {
         let (in_parts, watched): (Vec<_>, Vec<_>) =
             watched.partition(|(first, watched)| watched.is_huge() && holds(&self.falsely_shared, *first));
         let of_parts = Users::of(in_parts.iter().map(|(_, watched)| &watched.last), nodes)
-            .map(|users| self.users_of(&users.samples, &users.samples, FULL_SHARE_OF_PARTS));
+            .map(|users| shares(&users.samples, &users.samples, FULL_SHARE_OF_PARTS, &[], &self.cpu_time));
         picks.extend(in_parts.into_iter().map(|(_, watched)| {
             let mine = of_parts.clone().unwrap_or_else(|| own(&watched.last, nodes));
             pick(watched, mine, of_parts.is_some())
@@ -572,11 +558,10 @@ impl Process {
         let mut judged: Vec<_> = watched.chunks(JUDGED).map(|pages| (pages, judge(pages))).collect();
         acquit(&mut judged.iter_mut().filter_map(|(_, users)| users.as_mut()).collect::<Vec<_>>());
         let groups: Vec<&Users> = judged.iter().filter_map(|(_, users)| users.as_ref()).collect();
-        let follow: Vec<bool> = (0..nodes).map(|node| self.follows(node, &groups)).collect();
+        let follow = followers(&groups, &self.cpu_time, nodes);
         if follow.contains(&true) {
-            let known =
-                judged.iter_mut().filter_map(|(_, users)| users.as_mut()).filter(|users| !users.are_few());
-            known.for_each(|users| users.private = false);
+            let groups = judged.iter_mut().filter_map(|(_, users)| users.as_mut());
+            groups.filter(|users| users.may_be_followed()).for_each(|users| users.private = false);
         }
         let mut all_shared = vec![0.0; nodes];
         for users in judged.iter().filter_map(|(_, users)| users.as_ref()).filter(|users| !users.private) {
@@ -585,14 +570,7 @@ impl Process {
         for (pages, users) in judged {
             let shared = users.as_ref().map(|users| {
                 let samples = if users.are_few() { &all_shared } else { &users.samples };
-                let samples: Vec<f64> = samples
-                    .iter()
-                    .zip(&follow)
-                    .map(
-                        |(&seen, follows)| if *follows { seen.max(as_many_as_a_user(samples)) } else { seen },
-                    )
-                    .collect();
-                self.users_of(&samples, &all_shared, FULL_SHARE)
+                shares(samples, &all_shared, FULL_SHARE, &follow, &self.cpu_time)
             });
             picks.extend(pages.iter().map(|&(_, watched)| {
                 let mine = match (&users, &shared) {
@@ -604,33 +582,6 @@ impl Process {
         }
         picks.sort_unstable_by_key(|pick: &Pick| pick.page);
         picks
-    }
-
-    /// Whether a node's threads work, and were seen at few pages, but all over the memory, and hardly have
-    /// any for themselves. Others are ahead of them then, and take the faults.
-    fn follows(&self, node: usize, groups: &[&Users]) -> bool {
-        let seen: f64 = groups.iter().map(|users| users.samples[node]).sum();
-        let in_groups = groups.iter().filter(|users| users.samples[node] > 0.0).count() as f64;
-        let share = |users: &Users| users.samples[node] / users.samples.iter().sum::<f64>();
-        self.cpu_time.get(node).is_some_and(|time| *time >= MIN_SHARE)
-            && in_groups >= MIN_GROUPS.max(seen.min(groups.len() as f64) / 2.0)
-            && groups.iter().all(|users| share(users) < MIN_SHARE)
-    }
-
-    /// Share of each node in the accesses to shared pages. It was seen there, and has such a share of their
-    /// samples or of those of all shared pages. Samples say who uses them, and CPU time says how much.
-    fn users_of(&self, samples: &[f64], all_shared: &[f64], full_share: f64) -> Vec<f64> {
-        let share = |samples: &[f64], node: usize| samples[node] / samples.iter().sum::<f64>();
-        let seen = |node: usize| {
-            let share = share(samples, node).max(share(all_shared, node));
-            if samples[node] > 0.0 { (share / full_share).min(1.0) } else { 0.0 }
-        };
-        let seen: Vec<f64> = (0..samples.len()).map(seen).collect();
-        let timed: Vec<f64> = seen.iter().zip(&self.cpu_time).map(|(seen, time)| seen * time).collect();
-        // Users that have no CPU time of late count alike.
-        let weights = if timed.iter().sum::<f64>() > 0.0 { timed } else { seen };
-        let all: f64 = weights.iter().sum();
-        weights.into_iter().map(|weight| weight / all).collect()
     }
 
     fn is_replicable(&self, page: PageNumber) -> bool {
@@ -662,85 +613,4 @@ fn holds(ranges: &RangeMap<()>, page: PageNumber) -> bool {
 /// Whether a page is among those that are watched.
 fn is_picked(page: PageNumber, thinned: u32) -> bool {
     page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= thinned
-}
-
-/// The users of some pages. Two samples of a page agree so often, and that tells whether the pages are
-/// private, one by one, or shared.
-struct Users {
-    private: bool,
-    /// Samples by node.
-    samples: Vec<f64>,
-    /// How many pages they are of.
-    pages: f64,
-    /// Pairs of samples of the same page, and how many of them are of one node.
-    pairs: f64,
-    agree: f64,
-}
-
-impl Users {
-    fn of<'a>(pages: impl Iterator<Item = &'a VecDeque<Accessor>>, nodes: usize) -> Option<Self> {
-        let (mut samples, mut count, mut pairs, mut agree) = (vec![0.0; nodes], 0.0, 0.0, 0.0);
-        for page in pages {
-            count += 1.0;
-            let counts = counts(page, nodes);
-            let total: f64 = counts.iter().sum();
-            pairs += total * (total - 1.0) / 2.0;
-            agree += counts.iter().map(|count| count * (count - 1.0) / 2.0).sum::<f64>();
-            for (sum, count) in samples.iter_mut().zip(counts) {
-                *sum += count;
-            }
-        }
-        let all: f64 = samples.iter().sum();
-        let chance: f64 = samples.iter().map(|count| (count / all).powi(2)).sum();
-        // Half way from what chance makes of shared pages to private ones, which always agree.
-        let private = agree / pairs > f64::midpoint(chance, 1.0) || chance > (1.0 - MIN_SHARE).powi(2);
-        (pairs >= MIN_PAIRS).then_some(Self { private, samples, pages: count, pairs, agree })
-    }
-
-    /// Samples a page.
-    fn turns(&self) -> f64 {
-        self.samples.iter().sum::<f64>() / self.pages
-    }
-
-    /// Whether there are too few samples to tell all of the pages' users.
-    fn are_few(&self) -> bool {
-        self.turns() < MIN_TURNS
-    }
-}
-
-/// Takes pages that look private for shared ones, if no more do than would by chance, were all shared.
-/// One thread has many faults in a row where threads share a CPU. With few samples of each page, some groups
-/// of shared pages have all of them from one node.
-fn acquit(groups: &mut [&mut Users]) {
-    let few = groups.iter().filter(|users| users.are_few());
-    let (private, shared): (Vec<&&mut Users>, Vec<_>) = few.partition(|users| users.private);
-    let sum =
-        |groups: &[&&mut Users], of: fn(&Users) -> f64| groups.iter().map(|users| of(users)).sum::<f64>();
-    // A page's next sample is of the same node so often, and then all of a group's are.
-    let again = sum(&shared, |users| users.agree) / sum(&shared, |users| users.pairs);
-    let turns = sum(&private, Users::turns) / private.len() as f64;
-    let chance = again.powf(turns - 1.0);
-    let expected = shared.len() as f64 * chance / (1.0 - chance);
-    // Two standard deviations.
-    if (private.len() as f64) <= expected + 2.0 * expected.sqrt() {
-        groups.iter_mut().filter(|users| users.are_few()).for_each(|users| users.private = false);
-    }
-}
-
-/// Share of each node in the accesses to a private page.
-fn own(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
-    counts(page, nodes).into_iter().map(|count| count / page.len() as f64).collect()
-}
-
-/// So many samples of pages that a node counts as one of their users in full.
-fn as_many_as_a_user(samples: &[f64]) -> f64 {
-    FULL_SHARE * samples.iter().sum::<f64>() / (1.0 - FULL_SHARE * samples.len() as f64)
-}
-
-fn counts(page: &VecDeque<Accessor>, nodes: usize) -> Vec<f64> {
-    let mut counts = vec![0.0; nodes];
-    for accessor in page {
-        counts[usize::from(accessor.node)] += 1.0;
-    }
-    counts
 }

@@ -121,6 +121,12 @@ fn threads_that_work_and_are_seen_everywhere_use_what_another_has_the_faults_of(
     let mut placement = watch(false, 8, rarely);
     placement.note_cpu_time(PID, vec![0.25; 4]);
     are(local(&mut placement, |_| 0, |_| 1), [25.0, 25.0]);
+    // Pages that are two nodes' alone, in turn, are private whoever follows elsewhere.
+    let in_turn = |page: u64, pass| if page % 16 == 0 { ahead(page, pass) } else { (page / 16 % 2) as u8 };
+    let mut placement = watch(false, 8, in_turn);
+    placement.note_cpu_time(PID, vec![0.25; 4]);
+    let private = local(&mut placement, |_| 0, |page| (page / 16 % 2) as u8);
+    assert!((private[0] - 50.0).abs() < 5.0 && private[1] > 90.0, "{private:?}");
     // They do hardly anything.
     let mut placement = watch(false, 8, rarely);
     placement.note_cpu_time(PID, vec![0.94, 0.02, 0.02, 0.02]);
