@@ -99,6 +99,9 @@ fn a_node_with_more_cpu_time_has_more_of_the_accesses_to_shared_memory() {
     let mut placement = watch(false, 8, any);
     placement.note_cpu_time(PID, vec![0.7, 0.1, 0.1, 0.1]);
     are(local(&mut placement, |_| 0, |_| 1), [70.0, 10.0]);
+    // Threads wait on a CPU, too, and lose some of it to others.
+    placement.note_cpu_time(PID, vec![0.28, 0.25, 0.27, 0.2]);
+    are(local(&mut placement, |_| 0, |_| 3), [25.0, 25.0]);
     // A node that was not seen there is no user, whatever else it does.
     let mut placement = watch(false, 8, |page, pass| any(page, pass) % 2);
     placement.note_cpu_time(PID, vec![0.3, 0.1, 0.6, 0.0]);

@@ -18,6 +18,9 @@ pub(super) const FULL_SHARE: f64 = 0.03;
 /// The same of falsely shared huge pages. Each user has parts of its own there, which it uses however seldom
 /// it has the first fault of a pass.
 pub(super) const FULL_SHARE_OF_PARTS: f64 = 0.005;
+/// A node with such a share of the most CPU time works as much. Threads that wait for each other
+/// do so on a CPU, too, and each may lose some of its own to others.
+const ALIKE: f64 = 2.0 / 3.0;
 /// A node that is seen in fewer groups of pages that are judged together has its own few pages there.
 const MIN_GROUPS: f64 = 3.0;
 /// The users of some pages. Two samples of a page agree so often, and that tells whether the pages are
@@ -125,7 +128,9 @@ pub(super) fn shares(
         }
     };
     let seen: Vec<f64> = (0..samples.len()).map(seen).collect();
-    let timed: Vec<f64> = seen.iter().zip(cpu_time).map(|(seen, time)| seen * time).collect();
+    let most = cpu_time.iter().copied().fold(0.0, f64::max);
+    let work = |time: f64| if time >= ALIKE * most { most } else { time };
+    let timed: Vec<f64> = seen.iter().zip(cpu_time).map(|(seen, &time)| seen * work(time)).collect();
     // Users that have no CPU time of late count alike.
     let weights = if timed.iter().sum::<f64>() > 0.0 { timed } else { seen };
     let all: f64 = weights.iter().sum();
